@@ -14,7 +14,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use atrace::control::Control;
+use atrace::control::{Control, Properties};
 use atrace_cli::tracefs::Instance;
 use atrace_subscriber::AtraceSubscriber;
 use tracing::{Level, debug, error, info, info_span, instrument, span, trace, warn};
@@ -71,7 +71,7 @@ fn record() -> Result<(), Box<dyn Error>> {
     let program = std::env::current_exe()?;
     let directory = tempfile::tempdir()?;
     let properties = directory.path().join("properties");
-    let switched = Control::open_path(&properties)?.enable("*")?;
+    let switched = Control::from(Properties::open_path(&properties)?).enable("*")?;
     let status = std::process::Command::new(program)
         .env("ATRACE_MARKER", instance.marker_path())
         .env("ATRACE_PROPERTIES", &properties)

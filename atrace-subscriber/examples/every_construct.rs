@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use atrace::control::Control;
+use atrace::control::{Control, ThisProcess};
 use atrace_subscriber::{AsyncSpans, AtraceFilter, AtraceLayer, AtraceSubscriber};
 use serde_json::{Value, json};
 use tracing::level_filters::LevelFilter;
@@ -26,13 +26,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let how = std::env::args().nth(1).unwrap_or_else(|| "alone".to_owned());
     let subscriber = || {
         AtraceSubscriber::default()
-            .with_async_target(BESIDE, AsyncSpans::Beside)
-            .with_async_target(INSTEAD, AsyncSpans::Instead)
+            .with_async_spans(BESIDE, AsyncSpans::Beside)
+            .with_async_spans(INSTEAD, AsyncSpans::Instead)
     };
     let layer = || {
         AtraceLayer::default()
-            .with_async_target(BESIDE, AsyncSpans::Beside)
-            .with_async_target(INSTEAD, AsyncSpans::Instead)
+            .with_async_spans(BESIDE, AsyncSpans::Beside)
+            .with_async_spans(INSTEAD, AsyncSpans::Instead)
     };
     match how.as_str() {
         "alone" => subscriber().init(),
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => return Err(format!("{how} must be one of alone, filtered, layer, stack").into()),
     }
     info!("off: not in the trace");
-    let switched = Control::open()?.enable_this_process()?;
+    let switched = Control::open()?.enable(ThisProcess)?;
     // The caches of `tracing` usually follow before the call above returns. The pause is only to be sure.
     std::thread::sleep(Duration::from_millis(50));
 

@@ -43,8 +43,8 @@ async fn serve(database: Database) {
 
 #[tokio::main]
 async fn main() {
-    let live = LiveLayer::default().with_backtraces(true).with_sanitised(true);
-    println!("backtraces by {:?}", Walk::of_this_program());
+    let live = LiveLayer::default().with_backtraces(64).with_sanitised(true);
+    println!("backtraces by {:?}", Walk::default());
     tracing_subscriber::registry().with(live).init();
 
     let served = serve(Database::default()).instrument(info_span!("serve"));

@@ -12,7 +12,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use atrace::control::Control;
+use atrace::control::{Control, ThisProcess};
 use atrace_subscriber::{AtraceFilter, AtraceLayer};
 use tracing::{debug, info, info_span, level_filters::LevelFilter};
 use tracing_subscriber::prelude::*;
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     work("first half");
     let switched = match std::env::args().nth(1).as_deref() {
-        Some("on") => Some(Control::open()?.enable_this_process()?),
+        Some("on") => Some(Control::open()?.enable(ThisProcess)?),
         _ => None,
     };
     std::thread::sleep(Duration::from_millis(10)); // The callsites follow within this time.

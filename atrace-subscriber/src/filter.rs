@@ -70,8 +70,19 @@ impl AtraceFilter {
         Self { tag, follower: Follower::new(), directives: Directives::of_process() }
     }
 
-    /// Uses no thread that notices a switch of tracing. Instead, every span and event checks the tag, which costs a
-    /// few nanoseconds while the tag is off.
+    /// Uses no thread that notices a switch of tracing. Without the thread, `tracing` can cache no answer. So every new
+    /// span and every event checks the tag, which costs a few nanoseconds while the tag is off.
+    ///
+    /// An [`AtraceSubscriber`](crate::AtraceSubscriber) without other layers has such a filter as a layer:
+    ///
+    /// ```
+    /// use atrace_subscriber::{AtraceFilter, AtraceSubscriber};
+    /// use tracing_subscriber::prelude::*;
+    ///
+    /// # let _ = || {
+    /// AtraceSubscriber::default().with(AtraceFilter::default().without_watch()).init();
+    /// # };
+    /// ```
     #[must_use]
     pub fn without_watch(self) -> Self {
         Self { follower: Follower::without_watch(), ..self }

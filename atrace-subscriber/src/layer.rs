@@ -112,7 +112,9 @@ impl<const IN_STACK: bool> Atrace<IN_STACK> {
         self
     }
 
-    /// Chooses where spans are shown: on the threads that enter them, as async slices, or both.
+    /// Chooses where spans are shown: on the threads that enter them, as async slices, or both. This applies to spans
+    /// whose target is `target` or begins with `target::`; the empty target, `""`, stands for all spans. If several
+    /// targets match a span, the longest one applies.
     ///
     /// The span of a future is entered at each poll: slices on threads show the polls, the async slice shows the
     /// whole *life*, from the creation of the span until it closes. See [lives](crate#lives).
@@ -124,19 +126,21 @@ impl<const IN_STACK: bool> Atrace<IN_STACK> {
     ///
     /// A span with a field `atrace.track = "name"` has an async slice on the track of that name from its creation
     /// on, whatever this option says. A span that is created while the tag is off has no async slice.
-    #[must_use]
-    pub fn with_async_spans(mut self, spans: AsyncSpans) -> Self {
-        self.recorder.set_async_spans(spans);
-        self
-    }
-
-    /// Does the same as [`with_async_spans`](Self::with_async_spans), but only for spans whose target is `target`
-    /// or begins with `target::`.
     ///
-    /// If several targets match a span, the longest one applies.
+    /// # Examples
+    ///
+    /// ```
+    /// use atrace_subscriber::{AsyncSpans, AtraceLayer};
+    ///
+    /// // Lives of the spans of the crate `hyper` only.
+    /// let layer = AtraceLayer::default()
+    ///     .with_async_spans("", AsyncSpans::Never)
+    ///     .with_async_spans("hyper", AsyncSpans::Beside);
+    /// # drop(layer);
+    /// ```
     #[must_use]
-    pub fn with_async_target(mut self, target: impl Into<Cow<'static, str>>, spans: AsyncSpans) -> Self {
-        self.recorder.set_async_target(target.into(), spans);
+    pub fn with_async_spans(mut self, target: impl Into<Cow<'static, str>>, spans: AsyncSpans) -> Self {
+        self.recorder.set_async_spans(target.into(), spans);
         self
     }
 

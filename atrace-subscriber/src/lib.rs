@@ -96,7 +96,7 @@
 //! | a field `otel.name` of a span, or one of [`with_name_field`](AtraceLayer::with_name_field) | the span's name; it remains a field |
 //! | `Span::record` | fields that show from the next time the span is entered; for an async slice, an instant on its track at once |
 //! | a span with a field `atrace.track = "NAME"` | also an async slice on the track `NAME`, from the span's creation until it closes |
-//! | a span, after [`with_async_spans`](AtraceLayer::with_async_spans) or [`with_async_target`](AtraceLayer::with_async_target), unless they say `Never` | an async slice on the track named by its target, in addition to slices on threads or instead of them |
+//! | a span, after [`with_async_spans`](AtraceLayer::with_async_spans), unless it says `Never` | an async slice on the track named by its target, in addition to slices on threads or instead of them |
 //! | a span created while off, entered while on | a slice with its name, and with its fields after [`with_fields_while_off`](AtraceLayer::with_fields_while_off); with a filter nothing, because the span was never created |
 //! | fields after [`without_fields`](AtraceLayer::without_fields) | nothing, except messages, counters, and the fields that name a span or its track |
 //! | a value that is a `str` | its text in quotes, not escaped; as the message, without quotes |

@@ -173,21 +173,17 @@ impl Recorder {
     }
 
     /// Sets whether spans are shown on threads, as async slices, or both.
-    pub(crate) fn set_async_spans(&mut self, mode: AsyncSpans) {
-        self.async_spans = Some(mode);
-        self.has_lives = mode != AsyncSpans::Never;
-        self.has_mode(mode);
-    }
-
-    fn has_mode(&mut self, mode: AsyncSpans) {
+    /// Sets where spans are shown whose target is `target`, or begins with `target` and `::`. The empty target stands
+    /// for all spans.
+    pub(crate) fn set_async_spans(&mut self, target: Cow<'static, str>, mode: AsyncSpans) {
+        if target.is_empty() {
+            self.async_spans = Some(mode);
+            self.has_lives = mode != AsyncSpans::Never;
+        } else {
+            self.async_targets.push((target, mode));
+        }
         self.may_be_async |= mode != AsyncSpans::Never;
         self.is_special |= self.may_be_async;
-    }
-
-    /// Sets where the spans of a target are shown: spans whose target is `target`, or begins with `target` and `::`.
-    pub(crate) fn set_async_target(&mut self, target: Cow<'static, str>, mode: AsyncSpans) {
-        self.async_targets.push((target, mode));
-        self.has_mode(mode);
     }
 
     /// Stores a new span, whose id in its registry is `id`. Returns `None` if nothing is stored. `explicit` finds the

@@ -62,21 +62,12 @@ impl AtraceSubscriber {
     ///   drop of a subscriber.
     /// - In a stack with other layers, the thread is an ordinary thread.
     ///
-    /// See [`atrace::watch`](mod@atrace::watch) for the cost of the thread, [`without_watch`](Self::without_watch)
-    /// for a filter without a thread, and [`after_fork`](crate::after_fork) for forked children.
+    /// See [`atrace::watch`](mod@atrace::watch) for the cost of the thread,
+    /// [`AtraceFilter::without_watch`](crate::AtraceFilter::without_watch) for a filter without a thread, and
+    /// [`after_fork`](crate::after_fork) for forked children.
     #[must_use]
     pub fn with_filter(mut self) -> Self {
         self.filter.get_or_insert_with(Follower::new);
-        self
-    }
-
-    /// Filters as [`with_filter`](Self::with_filter) does, but without a thread.
-    ///
-    /// Without the thread, no switch of tracing is noticed, so `tracing` can cache no answer: every event and every
-    /// new span checks whether the tag is enabled. This costs a few nanoseconds while the tag is off.
-    #[must_use]
-    pub fn without_watch(mut self) -> Self {
-        self.filter = Some(Follower::without_watch());
         self
     }
 }

@@ -78,7 +78,8 @@ fn run(name: &str) {
 fn alone_nothing_is_ever_allocated() {
     let name = case!({
         let filtered: Dispatch = AtraceSubscriber::default().with_filter().into();
-        let asked: Dispatch = AtraceSubscriber::default().without_watch().into();
+        let asked: Dispatch =
+            AtraceSubscriber::default().with(AtraceFilter::default().without_watch()).into();
         let plain: Dispatch = AtraceSubscriber::default().into();
         let kept: Dispatch = AtraceSubscriber::default().with_fields_while_off().into();
         let all = [("filtered", filtered), ("asked", asked), ("plain", plain), ("fields while off", kept)];
@@ -169,7 +170,7 @@ fn a_layer_allocates_nothing_for_spans_without_fields() {
 #[test]
 fn async_slices_alone_allocate_nothing() {
     let name = case!({
-        let dispatch: Dispatch = AtraceSubscriber::default().with_async_spans(AsyncSpans::Beside).into();
+        let dispatch: Dispatch = AtraceSubscriber::default().with_async_spans("", AsyncSpans::Beside).into();
         tracing::dispatcher::with_default(&dispatch, || {
             let _on = on();
             check("async", NONE);

@@ -98,7 +98,7 @@ fn ended(texts: &[String]) -> usize {
 #[test]
 fn a_life_is_an_async_slice_beside_the_polls() {
     let name = case!({
-        install!(.with_async_spans(AsyncSpans::Beside));
+        install!(.with_async_spans("", AsyncSpans::Beside));
         block_on(async {
             let tasks: Vec<_> = (0..20).map(|number| tokio::spawn(task(number))).collect();
             for task in tasks {
@@ -116,7 +116,7 @@ fn a_life_is_an_async_slice_beside_the_polls() {
 #[test]
 fn a_life_instead_of_the_polls() {
     let name = case!({
-        install!(.with_async_spans(AsyncSpans::Instead));
+        install!(.with_async_spans("", AsyncSpans::Instead));
         let span = info_span!("no|fields");
         span.in_scope(|| info!("inside"));
         span.in_scope(|| ());
@@ -136,8 +136,8 @@ fn a_life_instead_of_the_polls() {
 fn targets_and_fields_choose() {
     let name = case!({
         install!(
-            .with_async_target("net", AsyncSpans::Instead)
-            .with_async_target("net::http".to_owned(), AsyncSpans::Beside)
+            .with_async_spans("net", AsyncSpans::Instead)
+            .with_async_spans("net::http".to_owned(), AsyncSpans::Beside)
         );
         let enter = |span: tracing::Span| span.in_scope(|| ());
         enter(info_span!(target: "net", "net"));
@@ -183,7 +183,7 @@ fn targets_and_fields_choose() {
 #[test]
 fn async_slices_end_exactly_where_they_began_whatever_is_switched() {
     let name = case!({
-        install!(.with_async_spans(AsyncSpans::Instead));
+        install!(.with_async_spans("", AsyncSpans::Instead));
         let off = info_span!("made while off", n = 1);
         let switched = on();
         let ended_off = info_span!("ends while off", n = 1, later = tracing::field::Empty);

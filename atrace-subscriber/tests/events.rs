@@ -362,12 +362,12 @@ fn each_tag_is_switched_by_itself() {
             .unwrap();
         let span = info_span!("span", n = 1);
         let inside = span.enter();
-        let switched = control.enable_tags(AtraceTag::Database).unwrap();
+        let switched = control.enable(AtraceTag::Database).unwrap();
         info!("database");
         drop(inside);
         span.in_scope(|| ());
         switched.restore().unwrap();
-        let _switched = control.enable_tags(AtraceTag::Network | AtraceTag::Database).unwrap();
+        let _switched = control.enable(AtraceTag::Network | AtraceTag::Database).unwrap();
         info_span!("both", n = 2).in_scope(|| ());
     });
     let Some(place) = Place::new(&name) else { return };

@@ -208,12 +208,13 @@ fn threads(name: &str) -> usize {
 fn without_a_watch_there_is_no_thread_and_every_event_asks() {
     let name = case!({
         let dispatch: Dispatch = match common::role() {
-            Role::Alone => AtraceSubscriber::default().without_watch().into(),
+            Role::Alone => AtraceSubscriber::default().with(AtraceFilter::default().without_watch()).into(),
             Role::Layer => tracing_subscriber::registry()
                 .with(AtraceLayer::default().with_filter(AtraceFilter::default().without_watch()))
                 .into(),
             Role::Aosp => tracing_subscriber::registry()
-                .with(AtraceSubscriber::default().with_filter().without_watch())
+                .with(AtraceSubscriber::default())
+                .with(AtraceFilter::default().without_watch())
                 .into(),
         };
         tracing::dispatcher::set_global_default(dispatch).unwrap();

@@ -31,7 +31,7 @@ fn plain() -> (Dispatch, Handle) {
 }
 
 fn backtraces() -> LiveLayer {
-    LiveLayer::default().with_backtraces(true)
+    LiveLayer::default().with_backtraces(64)
 }
 
 fn names(dump: &Dump) -> Vec<&'static str> {
@@ -49,8 +49,7 @@ fn named<'a>(dump: &'a Dump, name: &str) -> live::Span<'a> {
 
 /// Returns the paths of the functions that created the span.
 fn functions(span: &live::Span<'_>) -> Vec<String> {
-    let backtrace = span.backtrace().expect("it has a backtrace");
-    backtrace.frames().iter().map(|frame| frame.function().unwrap_or("?").to_owned()).collect()
+    span.frames().iter().map(|frame| frame.function().unwrap_or("?").to_owned()).collect()
 }
 
 /// Returns the tree without targets, ages and threads.
@@ -99,7 +98,7 @@ fn a_span_is_there_from_its_making_to_its_close() {
         assert_eq!(Some(first.id()), span.id().map(|id| id.into_u64()));
         assert!(first.age() >= early && first.age() <= late, "{early:?} {:?} {late:?}", first.age());
         assert_eq!(first.threads().len(), 0);
-        assert!(first.backtrace().is_none());
+        assert!(first.addresses().is_empty() && first.frames().is_empty());
 
         let clone = span.clone();
         drop(span);
@@ -458,7 +457,7 @@ fn no_memory_is_asked_for_again() {
     for (layer, is_plain) in [(LiveLayer::default(), true), (with_backtraces, false)] {
         let (dispatch, live) = with(layer);
         with_default(&dispatch, || {
-            if is_plain || Walk::of_this_program() == Walk::FramePointers {
+            if is_plain || Walk::default() == Walk::FramePointers {
                 assert_eq!(counted(|| drop(info_span!("nothing").entered())), 0);
                 assert_eq!(counted(|| drop([(); 20].map(|()| info_span!("nothing").entered()))), 0);
                 // The text of the span's fields.
@@ -476,7 +475,7 @@ fn no_memory_is_asked_for_again() {
 #[test]
 fn a_dump_is_right_while_eight_threads_trace() {
     static OVER: AtomicBool = AtomicBool::new(false);
-    let (dispatch, live) = with(backtraces().with_depth(16));
+    let (dispatch, live) = with(LiveLayer::default().with_backtraces(16));
     let made = AtomicU64::new(0);
     let mut most = 0;
     let mut records = 0;
@@ -532,7 +531,7 @@ fn a_dump_is_right_while_eight_threads_trace() {
                 assert!(value("later").is_none_or(|later| later == n), "{span}");
                 assert!(value("thread").unwrap() < 8);
                 assert!(span.threads().len() <= 1);
-                let addresses = span.backtrace().expect("each has one").addresses();
+                let addresses = span.addresses();
                 assert!(
                     addresses.len() > 2 && addresses.iter().all(|address| *address > 4096),
                     "{addresses:x?}"
@@ -582,8 +581,8 @@ fn tasks_are_alive_while_they_wait() {
                 let task = ids[&wait.parent().unwrap()];
                 assert_eq!((task.metadata().name(), task.fields()), ("task", wait.fields()));
                 assert!(task.age() >= wait.age());
-                let frames = wait.backtrace().unwrap().frames();
-                let files: Vec<_> = frames.iter().map(|frame| frame.file().unwrap()).collect();
+                let frames = wait.frames();
+                let files: Vec<_> = frames.iter().map(|frame| frame.location().unwrap().0).collect();
                 assert!(!files.is_empty() && files.iter().all(|file| file.ends_with("live.rs")), "{files:?}");
             }
             gate.add_permits(100);
@@ -618,8 +617,8 @@ fn a_backtrace_says_who_made_it() {
     with_default(&dispatch, || {
         let _span = outer_function(|| info_span!("made"));
         let dump = live.dump();
-        let backtrace = named(&dump, "made").backtrace().unwrap();
-        let functions = functions(&named(&dump, "made"));
+        let made = named(&dump, "made");
+        let functions = functions(&made);
         assert!(position(&functions, "inner_function") < position(&functions, "outer_function"));
         // A closure of the test is between these two functions, and the test itself is around them.
         let around = &functions[position(&functions, "outer_function")..];
@@ -630,14 +629,15 @@ fn a_backtrace_says_who_made_it() {
         position(&functions, "std");
         let text = dump.to_string();
         assert!(text.contains("outer_function") && !format!("{dump:#}").contains("outer_function"));
-        assert_eq!(backtrace.to_string().lines().count(), functions.len());
-        let frames = backtrace.frames();
+        let frames = made.frames();
+        assert_eq!(text.lines().count(), 2 + frames.len(), "a line for each frame: {text}");
         let frame = frames.iter().find(|frame| frame.function().unwrap().contains("outer_function")).unwrap();
-        assert!(frame.file().unwrap().ends_with("live.rs") && frame.line().is_some(), "{frame}");
+        let (file, line, _) = frame.location().unwrap();
+        assert!(file.ends_with("live.rs") && line > 0, "{frame}");
         assert!(frame.to_string().contains("live.rs:"), "{frame}");
-        assert!(backtrace.addresses().contains(&frame.address()));
+        assert!(made.addresses().contains(&frame.address()));
         // Resolved frames are shared between dumps.
-        assert!(Arc::ptr_eq(&frames, &named(&live.dump(), "made").backtrace().unwrap().frames()));
+        assert!(Arc::ptr_eq(&frames, &named(&live.dump(), "made").frames()));
     });
 }
 
@@ -709,8 +709,8 @@ fn recurse<T>(calls: u32, last: &mut dyn FnMut() -> T) -> T {
 #[test]
 fn of_a_deep_stack_the_innermost_frames_are_kept() {
     for walk in [Walk::FramePointers, Walk::Unwinding] {
-        for (depth, kept) in [(0, 1), (20, 20), (64, 64), (1000, 256)] {
-            let (dispatch, live) = with(backtraces().with_walk(walk).with_depth(depth));
+        for (depth, kept) in [(1, 1), (20, 20), (64, 64), (1000, 256)] {
+            let (dispatch, live) = with(LiveLayer::default().with_backtraces(depth).with_walk(walk));
             let work = move || {
                 with_default(&dispatch, || {
                     // It makes no difference whether a shallow walk comes first.
@@ -719,7 +719,7 @@ fn of_a_deep_stack_the_innermost_frames_are_kept() {
                         let _deep = [(); 3].map(|()| info_span!("deep"));
                         let dump = live.dump();
                         let mut deep = dump.spans().filter(|span| span.metadata().name() == "deep");
-                        assert!(deep.all(|span| span.backtrace().unwrap().addresses().len() == kept));
+                        assert!(deep.all(|span| span.addresses().len() == kept));
                         if kept > 20 {
                             let span = dump.spans().find(|span| span.metadata().name() == "deep").unwrap();
                             let functions = functions(&span);
@@ -743,7 +743,7 @@ fn a_small_stack_is_enough() {
             with_default(&dispatch, || {
                 for _ in 0..3 {
                     let _span = info_span!("small", n = 1).entered();
-                    assert!(named(&live.dump(), "small").backtrace().unwrap().addresses().len() > 3);
+                    assert!(named(&live.dump(), "small").addresses().len() > 3);
                 }
             });
         };
@@ -771,7 +771,7 @@ fn return_addresses_are_of_the_caller() {
 /// used.
 #[test]
 fn frame_pointers_are_used_where_there_are_some() {
-    let found = Walk::of_this_program();
+    let found = Walk::default();
     let wanted = option_env!("LIVE_TEST_FRAME_POINTERS").is_some() || cfg!(target_arch = "aarch64");
     eprintln!("this program's stacks are walked by {found:?}");
     assert!(!wanted || found == Walk::FramePointers);

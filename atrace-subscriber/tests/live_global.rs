@@ -26,7 +26,7 @@ fn fields(name: &str) -> String {
 
 #[test]
 fn what_formatting_makes_is_there_too() {
-    tracing_subscriber::registry().with(LiveLayer::default().with_backtraces(true)).init();
+    tracing_subscriber::registry().with(LiveLayer::default().with_backtraces(64)).init();
     let deepest = Does(|| assert_eq!(live::dump().spans().len(), 1));
     let spans = Does(|| {
         let span = info_span!("within", a = 1, b = tracing::field::Empty).entered();

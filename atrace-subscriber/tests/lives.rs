@@ -195,9 +195,9 @@ mod cases {
     fn with(mode: AsyncSpans) -> impl Fn(bool) -> Dispatch {
         move |is_alone| {
             if is_alone {
-                Dispatch::new(AtraceSubscriber::default().with_async_spans(mode))
+                Dispatch::new(AtraceSubscriber::default().with_async_spans("", mode))
             } else {
-                let layer = AtraceLayer::default().with_async_spans(mode);
+                let layer = AtraceLayer::default().with_async_spans("", mode);
                 Dispatch::new(tracing_subscriber::registry().with(layer))
             }
         }
@@ -707,8 +707,8 @@ mod cases {
     fn the_life_of_a_span_that_hangs_is_in_the_trace_if_only_its_target_has_lives() {
         let name = case!({
             let subscriber = AtraceSubscriber::default()
-                .with_async_target(module_path!(), AsyncSpans::Beside)
-                .with_async_spans(AsyncSpans::Never);
+                .with_async_spans(module_path!(), AsyncSpans::Beside)
+                .with_async_spans("", AsyncSpans::Never);
             wait_for_idle_lives(&subscriber.into(), at_once);
         });
         common::Place::file().run(&name);

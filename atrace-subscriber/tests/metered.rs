@@ -115,7 +115,7 @@ fn counts_are_exact_from_eight_threads_and_the_expensive_callsite_is_first() {
         }
     });
     let metered = dispatch.downcast_ref::<Metered<Plain>>().unwrap();
-    let bill = json(&metered.bill());
+    let bill = json(&metered.meter().bill());
     let all = callsites(&bill);
     let calls = |name: &str| all[name]["calls"].clone();
     let of = |name: &str, call: &str| calls(name)[call].as_u64().unwrap();
@@ -126,7 +126,7 @@ fn counts_are_exact_from_eight_threads_and_the_expensive_callsite_is_first() {
     assert_eq!(of("counted::slow", "event"), 2 * ROUNDS);
     // The filtered callsite costs nothing, and the subscriber was never asked.
     assert!(all["counted::never"]["ns"] == 0 && calls("counted::never")["check"] == 0);
-    let never = &metered.bill().to_string();
+    let never = &metered.meter().bill().to_string();
     assert!(never.contains("filtered or not reached: "), "{never}");
     assert_eq!(bill["callsites"][0]["name"], "counted::slow");
     assert_eq!(all["counted"]["fields"], 2);
@@ -296,14 +296,14 @@ fn threads_that_end_leave_their_counts_and_more_threads_than_lanes_share() {
             }
         });
     }
-    let bill = json(&dispatch.downcast_ref::<Metered<Plain>>().unwrap().bill());
+    let bill = json(&dispatch.downcast_ref::<Meter>().unwrap().bill());
     assert_eq!(callsites(&bill)["of_threads"]["calls"]["event"], 3 * 100 * 100);
 }
 
 #[test]
 fn spans_beyond_the_table_are_unknown_and_reused_ids_are_not() {
     let dispatch = Dispatch::new(Metered::new(Plain::default()));
-    let bill = || callsites(&json(&dispatch.downcast_ref::<Metered<Plain>>().unwrap().bill()));
+    let bill = || callsites(&json(&dispatch.downcast_ref::<Meter>().unwrap().bill()));
     tracing::dispatcher::with_default(&dispatch, || {
         let spans: Vec<_> = (0..60_000).map(|_| info_span!("of_many")).collect();
         spans.iter().for_each(|span| span.in_scope(|| ()));

@@ -78,10 +78,14 @@ mod cases {
             let subscribers: [Dispatch; 2] = [
                 AtraceSubscriber::default()
                     .with_name_field("name")
-                    .with_async_spans(AsyncSpans::Never)
+                    .with_async_spans("", AsyncSpans::Never)
                     .into(),
                 tracing_subscriber::registry()
-                    .with(AtraceLayer::default().with_name_field("name").with_async_spans(AsyncSpans::Never))
+                    .with(
+                        AtraceLayer::default()
+                            .with_name_field("name")
+                            .with_async_spans("", AsyncSpans::Never),
+                    )
                     .into(),
             ];
             for subscriber in subscribers {
@@ -127,7 +131,8 @@ mod cases {
     fn fields_without_room_are_counted() {
         let name = case!({
             let text = "t".repeat(900);
-            let dispatch: Dispatch = AtraceSubscriber::default().with_async_spans(AsyncSpans::Beside).into();
+            let dispatch: Dispatch =
+                AtraceSubscriber::default().with_async_spans("", AsyncSpans::Beside).into();
             let events = recorded_by(dispatch, || {
                 let span = info_span!("span", later = Empty, other = Empty);
                 span.in_scope(|| (0..5).for_each(|_| _ = span.record("later", &*text)));
@@ -152,7 +157,8 @@ mod cases {
     fn fields_without_room_at_the_creation_and_later_are_counted_together() {
         let name = case!({
             let text = &*"t".repeat(900);
-            let dispatch: Dispatch = AtraceSubscriber::default().with_async_spans(AsyncSpans::Beside).into();
+            let dispatch: Dispatch =
+                AtraceSubscriber::default().with_async_spans("", AsyncSpans::Beside).into();
             let events = recorded_by(dispatch, || {
                 let span =
                     info_span!("span", a = text, b = text, c = text, d = text, e = text, later = Empty);

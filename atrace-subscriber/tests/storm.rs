@@ -124,7 +124,7 @@ fn slices_are_balanced_while_it_is_switched_in_filter_mode() {
 #[test]
 fn slices_are_balanced_while_it_is_switched_in_async_mode() {
     let name = case!({
-        install!(.with_async_spans(AsyncSpans::Beside).with_fields_while_off());
+        install!(.with_async_spans("", AsyncSpans::Beside).with_fields_while_off());
         storm();
     });
     is_balanced(&name);

@@ -5,7 +5,7 @@
 //! the result of Perfetto's trace processor. The output is JSON in the form that `.ci/perfetto/check.mjs`
 //! reads.
 
-use atrace::control::Control;
+use atrace::control::{Control, ThisProcess};
 use atrace::{
     AtraceTag, atrace_async_begin, atrace_async_end, atrace_async_for_track_begin,
     atrace_async_for_track_end, atrace_begin, atrace_end, atrace_instant, atrace_instant_for_track,
@@ -75,7 +75,7 @@ fn json(text: &str) -> String {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let switched = Control::open()?.enable_this_process()?;
+    let switched = Control::open()?.enable(ThisProcess)?;
     let (mut slices, mut asyncs, mut instants, mut counters) = (vec![], vec![], vec![], vec![]);
     for name in names() {
         let Name { given, begin, last, inner } = &name;

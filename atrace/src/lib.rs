@@ -271,8 +271,8 @@ pub use load::skip_load;
 pub use message::NameWriter;
 pub use name::{EventName, Name};
 pub use scoped::{ScopedEvent, begin_scoped_event, begin_scoped_event_args};
+pub use sink::SinkInfo;
 pub use sink::choice::sink;
-pub use sink::{SinkInfo, SinkKind};
 pub use state::state_page;
 pub use tags::AtraceTag;
 

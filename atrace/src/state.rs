@@ -62,7 +62,7 @@ pub(crate) fn publish() {
 /// |---|---|
 /// | `version` | the version of this crate |
 /// | `pid` | the process that the page describes; a forked child that has not published yet shows its parent's page |
-/// | `sink` | a [`SinkKind`](crate::SinkKind) |
+/// | `sink` | a word of [`SinkInfo::kind`](crate::SinkInfo::kind) |
 /// | `reason` | why events go nowhere |
 /// | `place`, `marker` | where the marker was opened; its descriptor, device and inode |
 /// | `dropped` | how many events could not be written, and the last errno |

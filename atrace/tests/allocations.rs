@@ -69,7 +69,7 @@ fn no_event_allocates() {
         let huge = "é\n".repeat(1 << 18);
         HUGE.store(huge.len() as u64, Ordering::Relaxed);
         atrace_init();
-        println!("KIND {:?}", sink().kind());
+        println!("KIND {}", sink().kind());
         let store = atrace_sys::properties::Properties::open().unwrap();
         for flags in ["0", "0x400", "0x402", "not a number", "0"] {
             store.set("debug.atrace.tags.enableflags", flags).unwrap();

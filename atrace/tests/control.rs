@@ -6,7 +6,7 @@ mod common;
 use std::os::unix::process::CommandExt as _;
 use std::time::Duration;
 
-use atrace::control::Control;
+use atrace::control::{Control, Properties, ThisProcess};
 use atrace::*;
 use common::{Place, case, control};
 
@@ -15,7 +15,7 @@ const TAG: AtraceTag = AtraceTag::App;
 /// Returns every non-empty property of this case's property store.
 fn properties() -> Vec<(String, String)> {
     let mut all = Vec::new();
-    atrace_sys::properties::Properties::open()
+    Properties::open()
         .unwrap()
         .for_each(|key, value, _| all.push((key.to_owned(), value.to_string_lossy().into_owned())))
         .unwrap();
@@ -25,7 +25,7 @@ fn properties() -> Vec<(String, String)> {
 }
 
 fn patterns() -> Vec<String> {
-    control().patterns()
+    control().patterns().into_iter().map(|pattern| String::from_utf8(pattern).unwrap()).collect()
 }
 
 fn is_on() -> bool {
@@ -36,7 +36,7 @@ fn is_on() -> bool {
 fn this_process_is_switched_and_everything_is_put_back() {
     let name = case!({
         let before = properties();
-        let switched = control().enable_this_process().unwrap();
+        let switched = control().enable(ThisProcess).unwrap();
         assert!(is_on());
         let pattern = &patterns()[0];
         let changes = [
@@ -56,16 +56,16 @@ fn this_process_is_switched_and_everything_is_put_back() {
         assert!(!is_on());
         assert_eq!(properties(), before);
 
-        let switched = control().enable_this_process().unwrap();
+        let switched = control().enable(ThisProcess).unwrap();
         switched.restore().unwrap();
         assert_eq!((properties(), is_on()), (before.clone(), false));
 
         let kept = control().enable("*").unwrap();
         kept.keep();
         assert!(is_on());
-        drop(control().disable_this_process().unwrap());
+        drop(control().disable(ThisProcess).unwrap());
         assert!(is_on());
-        let off = control().disable_this_process().unwrap();
+        let off = control().disable(ThisProcess).unwrap();
         assert!(!is_on());
         off.restore().unwrap();
         assert!(is_on());
@@ -119,10 +119,10 @@ fn tags_are_switched_without_touching_others() {
     let name = case!({
         let (camera, video, audio) = (AtraceTag::Camera, AtraceTag::Video, AtraceTag::Audio);
         assert_eq!(control().tags(), AtraceTag::empty());
-        let first = control().enable_tags(camera | video).unwrap();
+        let first = control().enable(camera | video).unwrap();
         assert_eq!(control().tags(), camera | video);
         assert_eq!(first.to_string(), "debug.atrace.tags.enableflags: \"\" -> \"0x600\"");
-        let second = control().enable_tags(video | audio).unwrap();
+        let second = control().enable(video | audio).unwrap();
         drop(first);
         // The guard that enabled it first has restored the mask. A mask can't record that two guards want a tag.
         assert_eq!(control().tags(), audio);
@@ -130,10 +130,10 @@ fn tags_are_switched_without_touching_others() {
         assert_eq!(control().tags(), AtraceTag::empty());
 
         // Exactly the same text is restored.
-        let properties = atrace_sys::properties::Properties::open().unwrap();
+        let properties = Properties::open().unwrap();
         for text in ["02002", "1026", " 0x402", "no number", ""] {
             properties.set("debug.atrace.tags.enableflags", text).unwrap();
-            let off = control().disable_tags(camera).unwrap();
+            let off = control().disable(camera).unwrap();
             assert!(!atrace_is_tag_enabled(camera));
             assert_eq!(atrace_is_tag_enabled(AtraceTag::Graphics), text.contains(['1', '2']));
             drop(off);
@@ -146,12 +146,56 @@ fn tags_are_switched_without_touching_others() {
             );
         }
         properties.set("debug.atrace.tags.enableflags", "0x402").unwrap();
-        let all = control().disable_tags(AtraceTag::from_bits_retain(!0)).unwrap();
+        let all = control().disable(AtraceTag::from_bits_retain(!0)).unwrap();
         assert_eq!(control().tags(), AtraceTag::empty());
         // Other processes switch in the meantime.
-        control().enable_tags(audio).unwrap().keep();
+        control().enable(audio).unwrap().keep();
         drop(all);
         assert_eq!(control().tags(), AtraceTag::from_bits_retain(0x402) | audio);
+    });
+    Place::file().run(&name);
+}
+
+/// Tests a pattern together with the number of its entries that belong to other callers.
+#[test]
+fn a_pattern_is_switched_beside_the_entries_of_others() {
+    let name = case!({
+        let changes = |switched: Result<control::Switched, control::Error>| {
+            let switched = switched.unwrap();
+            let is_change = !switched.to_string().is_empty();
+            switched.keep();
+            is_change
+        };
+        assert!(changes(control().enable(("own", 0))));
+        assert!(!changes(control().enable(("own", 0))), "it is listed already");
+        assert!(changes(control().enable("other")));
+        assert!(changes(control().enable(("own", 1))));
+        assert!(!changes(control().enable(("own", 1))), "it is listed twice");
+        assert_eq!(patterns(), ["own", "other", "own"]);
+
+        assert!(!changes(control().disable(("own", 2))), "both belong to others");
+        assert!(!changes(control().disable(("none", 0))));
+        drop(control().disable(("own", 1)).unwrap());
+        assert_eq!(patterns(), ["own", "other", "own"], "the switch is taken back");
+        assert!(changes(control().disable(("own", 0))));
+        assert_eq!(patterns(), ["own", "other"], "one entry at a time, the last one first");
+        assert!(changes(control().disable(("own", 0))));
+        control().disable("other").unwrap().keep();
+        assert_eq!(patterns(), [""; 0]);
+    });
+    Place::file().run(&name);
+}
+
+/// Tests a pattern that is not UTF-8, as the name of a program may be.
+#[test]
+#[cfg_attr(target_os = "android", ignore = "the property service refuses such values")]
+fn a_pattern_may_have_any_bytes() {
+    let name = case!({
+        let switched = control().enable(b"pro\xffgram").unwrap();
+        assert_eq!(control().patterns(), [b"pro\xffgram"]);
+        control().disable(&control().patterns()[0]).unwrap().keep();
+        assert_eq!(control().patterns(), [b""; 0]);
+        drop(switched);
     });
     Place::file().run(&name);
 }
@@ -161,8 +205,8 @@ fn a_panic_puts_back_too() {
     let name = case!({
         let before = properties();
         let caught = std::panic::catch_unwind(|| {
-            let _switched = control().enable_this_process().unwrap();
-            let _nested = control().enable_tags(AtraceTag::Camera).unwrap();
+            let _switched = control().enable(ThisProcess).unwrap();
+            let _nested = control().enable(AtraceTag::Camera).unwrap();
             assert!(is_on());
             std::panic::resume_unwind(Box::new(()));
         });
@@ -186,7 +230,6 @@ fn bad_patterns_are_refused_and_change_nothing() {
         assert!(is_on());
         drop(switched);
         assert_eq!(control().disable("").unwrap().to_string(), "");
-        assert!(Control::open_path("/nonexistent/directory/store".as_ref()).is_err());
         assert!(std::error::Error::source(&control().enable(&"x".repeat(92)).unwrap_err()).is_some());
 
         // The test must not fill Android's store.
@@ -206,7 +249,7 @@ fn bad_patterns_are_refused_and_change_nothing() {
             assert_eq!(patterns(), [""; 0]);
         }
         // Invalid counts that other processes left.
-        let store = atrace_sys::properties::Properties::open().unwrap();
+        let store = Properties::open().unwrap();
         for number in ["-3", "many", "99999999999999", "2147483647"] {
             store.set("debug.atrace.app_number", number).unwrap();
             let switched = control().enable("*").unwrap();
@@ -222,7 +265,7 @@ fn bad_patterns_are_refused_and_change_nothing() {
 fn a_process_of_any_name_can_be_switched() {
     let name = case!({
         let other = std::env::var("OTHER").unwrap();
-        let switched = control().enable_this_process().unwrap();
+        let switched = control().enable(ThisProcess).unwrap();
         assert!(is_on(), "{switched}");
         assert!(patterns()[0].len() <= 91);
         println!("PATTERN {}", patterns()[0]);
@@ -232,7 +275,7 @@ fn a_process_of_any_name_can_be_switched() {
             let pattern = std::ffi::CString::new(patterns()[0].as_str()).unwrap();
             assert!(!atrace_sys::process::matches(&pattern, &std::ffi::CString::new(other).unwrap()));
         }
-        let off = control().disable_this_process().unwrap();
+        let off = control().disable(ThisProcess).unwrap();
         assert!(!is_on());
         drop(off);
         drop(switched);
@@ -267,7 +310,7 @@ fn a_process_of_any_name_can_be_switched() {
 fn a_program_deep_in_the_file_system_can_be_switched() {
     let name = case!({
         assert!(std::env::args().next().unwrap().len() > 300);
-        let switched = control().enable_this_process().unwrap();
+        let switched = control().enable(ThisProcess).unwrap();
         assert!(is_on() && patterns()[0].starts_with("*/"), "{switched}");
         drop(begin_scoped_event(TAG, "x"));
     });
@@ -369,11 +412,11 @@ fn processes_that_switch_on_at_once_lose_nothing() {
         (0..8).flat_map(|number| (0..20).map(move |round| format!("program {number}.{round}"))).collect();
     found.sort();
     wanted.sort();
-    let lost = wanted.iter().filter(|pattern| !found.contains(pattern)).count();
+    let lost = wanted.iter().filter(|pattern| !found.iter().any(|other| other == pattern.as_bytes())).count();
     assert_eq!(lost, 0, "lost of {}", wanted.len());
-    assert_eq!(found, wanted);
+    assert!(found.iter().eq(wanted.iter().map(String::as_bytes)), "{found:?}");
     wanted.iter().for_each(|pattern| place.control().disable(pattern).unwrap().keep());
-    assert_eq!(place.control().patterns(), [""; 0]);
+    assert_eq!(place.control().patterns(), [b""; 0]);
 }
 
 #[test]
@@ -389,7 +432,7 @@ fn processes_that_switch_themselves_leave_nothing_on() {
     });
     let place = Place::file();
     at_once(&place, &name, 4);
-    assert_eq!(place.control().patterns(), [""; 0]);
+    assert_eq!(place.control().patterns(), [b""; 0]);
     let switched = place.control().enable("*").unwrap();
     assert!(switched.to_string().starts_with("debug.atrace.app_0: "), "{switched}");
 }
@@ -423,11 +466,11 @@ fn a_switch_that_is_killed_is_whole_or_mended_by_the_next() {
         child.kill().unwrap();
         child.wait().unwrap();
         let found = control.patterns();
-        let count = |pattern: &str| found.iter().filter(|other| *other == pattern).count();
+        let count = |pattern: &str| found.iter().filter(|other| *other == pattern.as_bytes()).count();
         assert_eq!((count("staying"), found.len() - count("coming")), (1, 1), "round {round}: {found:?}");
         assert!(count("coming") <= 1, "round {round}: {found:?}");
         control.disable("coming").unwrap().keep();
-        assert_eq!(control.patterns(), ["staying"], "round {round}");
+        assert_eq!(control.patterns(), [b"staying"], "round {round}");
     }
 }
 
@@ -450,8 +493,8 @@ fn in_child(body: impl FnOnce() -> bool) {
 #[test]
 fn a_child_switches_nothing_of_its_parents() {
     let name = case!({
-        let mut switched = Some(control().enable_this_process().unwrap());
-        let mut restored = Some(control().enable_tags(AtraceTag::Camera).unwrap());
+        let mut switched = Some(control().enable(ThisProcess).unwrap());
+        let mut restored = Some(control().enable(AtraceTag::Camera).unwrap());
         let before = properties();
         in_child(|| {
             drop(switched.take());
@@ -465,7 +508,7 @@ fn a_child_switches_nothing_of_its_parents() {
         assert_eq!(properties(), before);
         // The child undoes what it switched itself.
         in_child(|| {
-            drop(control().enable_tags(AtraceTag::Video).unwrap());
+            drop(control().enable(AtraceTag::Video).unwrap());
             control().tags() == AtraceTag::Camera
         });
         drop((switched, restored));
@@ -486,8 +529,8 @@ fn a_control_takes_its_mapping_with_it() {
             maps.lines().filter(|line| line.ends_with(path.to_str().unwrap())).count()
         };
         for _ in 0..100 {
-            let control = Control::open_path(&path).unwrap();
-            assert_eq!(control.patterns(), [""; 0]);
+            let control = Control::from(Properties::open_path(&path).unwrap());
+            assert_eq!(control.patterns(), [b""; 0]);
             let switched = control.enable("*").unwrap();
             drop(control);
             assert_eq!(switched.to_string().lines().count(), 3);
@@ -495,11 +538,11 @@ fn a_control_takes_its_mapping_with_it() {
         }
         assert_eq!(mappings(), 0);
         // A mapping stays as long as a switch is on.
-        let switched = Control::open_path(&path).unwrap().enable("*").unwrap();
+        let switched = Control::from(Properties::open_path(&path).unwrap()).enable("*").unwrap();
         assert_eq!(mappings(), 1);
         switched.restore().unwrap();
         assert_eq!(mappings(), 0);
-        assert_eq!(Control::open_path(&path).unwrap().patterns(), [""; 0]);
+        assert_eq!(Control::from(Properties::open_path(&path).unwrap()).patterns(), [b""; 0]);
     });
     Place::file().run(&name);
 }
@@ -509,7 +552,7 @@ fn a_control_takes_its_mapping_with_it() {
 #[cfg(target_os = "linux")]
 fn what_fails_halfway_is_put_back() {
     let name = case!({
-        let store = atrace_sys::properties::Properties::open().unwrap();
+        let store = Properties::open().unwrap();
         // There is room for a pattern and the count of patterns, but not for the flags.
         for number in 0..254 {
             store.set(&format!("other.{number}"), "x").unwrap();
@@ -537,12 +580,12 @@ fn errno_is_kept() {
         if cfg!(target_os = "android") {
             return;
         }
-        keeps("open", &mut || drop(Control::open_path("/nonexistent/directory/store".as_ref())));
+        keeps("open", &mut || drop(Control::open()));
         let kept = control.enable("*").unwrap();
         std::fs::remove_file(std::env::var_os("ATRACE_PROPERTIES").unwrap()).unwrap();
         keeps("enable of what is gone", &mut || assert!(control.enable("*").is_err()));
         keeps("disable of what is gone", &mut || assert!(control.disable("*").is_err()));
-        keeps("tags of what is gone", &mut || assert!(control.enable_tags(AtraceTag::Camera).is_err()));
+        keeps("tags of what is gone", &mut || assert!(control.enable(AtraceTag::Camera).is_err()));
         let mut kept = Some(kept);
         keeps("restore of what is gone", &mut || assert!(kept.take().unwrap().restore().is_err()));
     });
@@ -571,7 +614,7 @@ fn a_program_without_a_name_is_meant_by_a_pattern_that_is_not_set() {
 #[cfg(target_os = "linux")]
 fn a_switch_waits_as_long_as_it_was_told_and_then_changes_nothing() {
     let name = case!({
-        let store = atrace_sys::properties::Properties::open().unwrap();
+        let store = Properties::open().unwrap();
         let control = control().patience(Duration::from_millis(5));
         let on = |pattern| control.enable(pattern).unwrap();
         let (switched, restored, dropped) = (on("*"), on("restored"), on("dropped"));

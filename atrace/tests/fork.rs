@@ -187,7 +187,7 @@ mod cases {
                                 2 => {
                                     drop(watch::watch(|_| atrace_instant(TAG, "watch")).unwrap());
                                 }
-                                3 => drop(control().enable_tags(AtraceTag::Camera).unwrap()),
+                                3 => drop(control().enable(AtraceTag::Camera).unwrap()),
                                 _ => {
                                     let _event = begin_scoped_event(TAG, "thread");
                                     atrace_int(AtraceTag::Camera, "camera", 1);
@@ -251,7 +251,7 @@ mod cases {
                 // No watch of the parent is notified, by any way of switching.
                 atrace_set_tracing_enabled(false);
                 atrace_set_tracing_enabled(true);
-                let switched = control().enable_tags(AtraceTag::Camera).unwrap();
+                let switched = control().enable(AtraceTag::Camera).unwrap();
                 atrace_update_tags();
                 drop(switched);
                 assert!(!SEEN.load(Ordering::SeqCst));
@@ -259,7 +259,7 @@ mod cases {
                 let own = watch::watch(|_| OWN.store(true, Ordering::SeqCst)).unwrap();
                 assert_eq!(threads(), 2);
                 // The switch stays on, because the parent's watch may be slow to look.
-                control().enable_tags(AtraceTag::Camera).unwrap().keep();
+                control().enable(AtraceTag::Camera).unwrap().keep();
                 until("the child's own watch is told", || OWN.load(Ordering::SeqCst));
                 assert!(!SEEN.load(Ordering::SeqCst), "a watch of the parent's was told in the child");
                 drop(own);

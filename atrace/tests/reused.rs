@@ -259,7 +259,7 @@ mod cases {
             atrace_instant(TAG, "first");
             let mut file = tempfile::tempfile().unwrap();
             put(file.as_raw_fd(), number());
-            let _switched = control().enable_tags(AtraceTag::Camera).unwrap();
+            let _switched = control().enable(AtraceTag::Camera).unwrap();
             many();
             assert_eq!(events_in(&mut file), 0);
             put(file.as_raw_fd(), number());
@@ -359,7 +359,7 @@ mod cases {
             assert_eq!(sink().dropped() as usize, dropped);
             // After a switch, the wrong file is noticed at once, even if there is no room.
             limit_to(0);
-            let _switched = control().enable_tags(AtraceTag::Camera);
+            let _switched = control().enable(AtraceTag::Camera);
             limit_to(libc::RLIM_INFINITY);
             atrace_update_tags();
             limit_to(0);

@@ -60,7 +60,7 @@ mod cases {
         then();
         let on = control().enable("*").unwrap();
         then();
-        let tags = control().enable_tags(AtraceTag::Camera).unwrap();
+        let tags = control().enable(AtraceTag::Camera).unwrap();
         then();
         drop((on, tags));
         then();

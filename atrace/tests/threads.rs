@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 
+use atrace::control::{Properties, ThisProcess};
 use atrace::tracer::Slice;
 use atrace::*;
-use atrace_sys::properties::Properties;
 use common::{Place, case, control};
 
 const TAG: AtraceTag = AtraceTag::App;
@@ -176,7 +176,7 @@ fn a_switch_holds_for_the_very_next_event_of_the_thread() {
         let control = control();
         let properties = Properties::open().unwrap();
         for round in 0..2000 {
-            let switched = control.enable_this_process().unwrap();
+            let switched = control.enable(ThisProcess).unwrap();
             assert!(atrace_is_tag_enabled(TAG));
             atrace_int(TAG, "on", round);
             drop(switched);
@@ -281,7 +281,7 @@ fn nothing_is_lost_while_it_stays_on() {
             // The flags are set all the time to their present value, and tags that no one asks for are switched.
             scope.spawn(|| {
                 for _ in 0..300 {
-                    drop(control().enable_tags(AtraceTag::Camera).unwrap());
+                    drop(control().enable(AtraceTag::Camera).unwrap());
                     atrace_update_tags();
                 }
             });

@@ -35,7 +35,7 @@ fn a_change_is_told_and_nothing_else() {
             let (watch, told) = telling(start);
             assert_eq!(threads(), alone + 1);
             assert_eq!(last(&told), None, "what is so already is no change");
-            let switched = control().enable_tags(CAMERA).unwrap();
+            let switched = control().enable(CAMERA).unwrap();
             until("the change is told", || last(&told) == Some(ALWAYS | CAMERA));
             // A switch that changes nothing causes no notification.
             control().enable("nobody").unwrap().keep();
@@ -49,7 +49,7 @@ fn a_change_is_told_and_nothing_else() {
             assert_eq!(*told.lock().unwrap(), [ALWAYS | CAMERA, ALWAYS, ALWAYS | AtraceTag::App, ALWAYS]);
             drop(watch);
             until("the thread is gone", || threads() == alone);
-            let switched = control().enable_tags(CAMERA).unwrap();
+            let switched = control().enable(CAMERA).unwrap();
             atrace_set_tracing_enabled(false);
             atrace_set_tracing_enabled(true);
             assert_eq!(told.lock().unwrap().len(), 4, "told after its end");
@@ -95,7 +95,7 @@ fn the_end_of_a_later_recording_is_told() {
         for round in 0..2 {
             let (watch, told) = telling(start);
             assert!(round > 0 || threads() == alone, "a thread that waits for nothing");
-            let before = watch.tags();
+            let before = atrace_get_enabled_tags();
             for _ in 0..2 {
                 let recording = perfetto::record_to(place.path().join("trace")).unwrap();
                 assert!(last(&told).unwrap().contains(AtraceTag::App), "the start is told at once");
@@ -141,7 +141,7 @@ fn a_thread_that_starts_late_takes_no_wake_up() {
             assert_eq!(set(20), 0);
             let (watch, told) = telling(start);
             until("the first thread is gone", || threads() == alone + 1);
-            let before = watch.tags();
+            let before = atrace_get_enabled_tags();
             let recording = perfetto::record_to(place.path().join("trace")).unwrap();
             drop(recording);
             until("the end is told", || last(&told) == Some(before));
@@ -194,7 +194,7 @@ fn one_thread_serves_all_watches_of_a_kind() {
             let (first, told_first) = telling(start);
             let (second, told_second) = telling(start);
             assert_eq!(threads(), alone + 1);
-            let switched = control().enable_tags(CAMERA).unwrap();
+            let switched = control().enable(CAMERA).unwrap();
             for told in [&told_first, &told_second] {
                 until("both are told", || last(told) == Some(ALWAYS | CAMERA));
             }
@@ -209,7 +209,7 @@ fn one_thread_serves_all_watches_of_a_kind() {
         // Watches are started and stopped repeatedly: no thread is left, and a new watch works.
         for round in 0..200 {
             let (watch, told) = telling(KINDS[round % 2]);
-            let switched = control().enable_tags(CAMERA).unwrap();
+            let switched = control().enable(CAMERA).unwrap();
             until("it is told", || last(&told) == Some(ALWAYS | CAMERA));
             drop(switched);
             drop(watch);
@@ -237,7 +237,7 @@ fn a_callback_may_do_what_it_likes() {
             let panicking = start(Box::new(|_| std::panic::resume_unwind(Box::new(Bomb)))).unwrap();
             let (others, told) = telling(start);
             for tags in [ALWAYS | CAMERA, ALWAYS] {
-                let _switched = (tags != ALWAYS).then(|| control().enable_tags(CAMERA).unwrap());
+                let _switched = (tags != ALWAYS).then(|| control().enable(CAMERA).unwrap());
                 until("the others are told", || last(&told) == Some(tags));
                 // The same if a thread of the program runs the callback.
                 atrace_set_tracing_enabled(false);
@@ -263,7 +263,7 @@ fn a_callback_may_do_what_it_likes() {
                 }))
                 .unwrap(),
             );
-            let switched = control().enable_tags(CAMERA).unwrap();
+            let switched = control().enable(CAMERA).unwrap();
             until("it is called", || called.load(Ordering::SeqCst) == 1);
             until("the thread is gone", || threads() == alone);
             drop(switched);
@@ -281,7 +281,7 @@ fn a_callback_may_do_what_it_likes() {
                 }
             }))
             .unwrap();
-            let switched = control().enable_tags(CAMERA).unwrap();
+            let switched = control().enable(CAMERA).unwrap();
             // The last callback has stored its watch here, too.
             until("it calls itself", || more.lock().unwrap().len() == 4);
             drop(switched);
@@ -312,7 +312,7 @@ fn a_thread_without_descriptors_disturbs_no_other() {
             calling.store(true, Ordering::SeqCst);
         })
         .unwrap();
-        let _switched = control().enable_tags(CAMERA).unwrap();
+        let _switched = control().enable(CAMERA).unwrap();
         until("it is called", || called.load(Ordering::SeqCst));
         assert_eq!(common::descriptors(), before);
         let dropped = sink().dropped();
@@ -350,7 +350,8 @@ fn no_signal_lands_on_the_watching_thread() {
     Place::file().run(&name);
 }
 
-/// Tests that a callback gets the same tags from its watch as in its argument.
+/// Tests that a callback gets the same tags from its watch as in its argument. Only ATrace is on, so the word of the
+/// watch has its tags only.
 #[test]
 fn a_callback_finds_in_the_watch_what_it_is_told() {
     let name = case!({
@@ -359,16 +360,16 @@ fn a_callback_finds_in_the_watch_what_it_is_told() {
             let (asked, found) = (Arc::clone(&own), Arc::new(Mutex::new(Vec::new())));
             let finding = Arc::clone(&found);
             let watch = start(Box::new(move |tags| {
-                let known = asked.lock().unwrap().as_ref().unwrap().tags();
+                let known = asked.lock().unwrap().as_ref().unwrap().backend_tags();
                 finding.lock().unwrap().push((tags, known));
             }))
             .unwrap();
             *own.lock().unwrap() = Some(watch);
-            let switched = control().enable_tags(CAMERA).unwrap();
+            let switched = control().enable(CAMERA).unwrap();
             until("it is told", || found.lock().unwrap().len() == 1);
             drop(switched);
             until("it is told", || found.lock().unwrap().len() == 2);
-            assert_eq!(*found.lock().unwrap(), [ALWAYS | CAMERA, ALWAYS].map(|tags| (tags, tags)));
+            assert_eq!(*found.lock().unwrap(), [ALWAYS | CAMERA, ALWAYS].map(|tags| (tags, tags.bits())));
             let watch = own.lock().unwrap().take();
             drop(watch);
         }
@@ -434,7 +435,7 @@ fn a_child_has_watches_of_its_own() {
                     drop(watch);
                     assert_eq!(threads(), 1);
                     let (_watch, told) = telling(start);
-                    let _switched = control().enable_tags(AtraceTag::Video).unwrap();
+                    let _switched = control().enable(AtraceTag::Video).unwrap();
                     until("the child is told", || {
                         last(&told).is_some_and(|it| it.contains(AtraceTag::Video))
                     });
@@ -446,7 +447,7 @@ fn a_child_has_watches_of_its_own() {
             // SAFETY: a child of this process, and a writable status.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert_eq!(status, 0, "the child failed");
-            let switched = control().enable_tags(CAMERA).unwrap();
+            let switched = control().enable(CAMERA).unwrap();
             until("the parent is told", || last(&told).is_some_and(|it| it.contains(CAMERA)));
             drop(switched);
             let store = atrace_sys::properties::Properties::open().unwrap();
@@ -470,7 +471,7 @@ fn ticks_have_their_time_between_them() {
         let recording = perfetto::record_to(directory.path().join("trace")).unwrap();
         let _watches = KINDS.map(|start| telling(start).0);
         for _ in 0..100 {
-            drop(control().enable_tags(CAMERA).unwrap());
+            drop(control().enable(CAMERA).unwrap());
         }
         until("there are ticks", || TICKS.load(Ordering::SeqCst) > 1);
         let (ticks, most) = (TICKS.load(Ordering::SeqCst), begin.elapsed().as_millis() as usize / 50 + 1);

@@ -5,6 +5,7 @@ mod common;
 
 use std::task::{Context, Poll, Waker};
 
+use atrace::control::ThisProcess;
 use atrace::tracer::Slice;
 use atrace::*;
 use common::{Place, case, control};
@@ -145,7 +146,7 @@ fn every_function_writes_its_bytes_to_a_file() {
 #[test]
 fn every_function_writes_one_event_to_the_kernel() {
     let name = case!({
-        assert_eq!(atrace::sink().kind(), SinkKind::Tracefs);
+        assert_eq!(atrace::sink().kind(), "Tracefs");
         write_everything_and_scopes();
         assert_eq!(atrace::sink().dropped(), 0);
     });
@@ -170,7 +171,7 @@ fn nothing_is_written_formatted_or_called_while_off() {
         drop(begin_scoped_event_args(TAG, format_args!("{Unformatted}"), &[]));
         assert!(Slice::begin(TAG, |_: &mut NameWriter<'_>| panic!("called while off")).is_none());
         // The same with other tags switched on.
-        let _switched = control().enable_tags(AtraceTag::Camera).unwrap();
+        let _switched = control().enable(AtraceTag::Camera).unwrap();
         write_everything_and_scopes();
         atrace_counter(TAG, format_args!("{Unformatted}"), 1);
     });
@@ -204,7 +205,7 @@ fn tags_let_through_what_they_name() {
 
         // Each tag by its bit. App and Always are never enabled by theirs.
         for tag in single.iter().filter(|tag| AtraceTag::ValidMask.contains(**tag)) {
-            let flags = control.enable_tags(*tag).unwrap();
+            let flags = control.enable(*tag).unwrap();
             assert_eq!(atrace_get_enabled_tags(), (*tag - AtraceTag::App) | AtraceTag::Always, "{tag:?}");
             for other in &single {
                 let on = *other == AtraceTag::Always || (other == tag && *tag != AtraceTag::App);
@@ -215,7 +216,7 @@ fn tags_let_through_what_they_name() {
         }
 
         // Any one of several tags is enough. App is enabled only by the pattern.
-        let flags = control.enable_tags(AtraceTag::Camera | AtraceTag::App | AtraceTag::Thermal).unwrap();
+        let flags = control.enable(AtraceTag::Camera | AtraceTag::App | AtraceTag::Thermal).unwrap();
         assert!(said(AtraceTag::Camera | AtraceTag::Video));
         assert!(said(AtraceTag::Last | AtraceTag::Video));
         assert!(!said(AtraceTag::Video | AtraceTag::Audio));
@@ -247,7 +248,7 @@ fn a_scoped_event_ends_exactly_if_it_began() {
         let control = control();
         let began_off = begin_scoped_event(TAG, "no");
         let slice_off = Slice::begin(TAG, "no");
-        let switched = control.enable_this_process().unwrap();
+        let switched = control.enable(ThisProcess).unwrap();
         drop(began_off); // Writes nothing: its begin was not written.
         assert!(slice_off.is_none());
         let began_on = begin_scoped_event(TAG, "yes");
@@ -256,7 +257,7 @@ fn a_scoped_event_ends_exactly_if_it_began() {
         slice_on.end(); // Writes the end, although tracing is off by now.
         drop(began_on);
         let parked = begin_scoped_event(TAG, "no");
-        let _switched = control.enable_this_process().unwrap();
+        let _switched = control.enable(ThisProcess).unwrap();
         let began_on = begin_scoped_event(TAG, "parked");
         atrace_set_tracing_enabled(false);
         drop(parked);

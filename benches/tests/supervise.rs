@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use self::buffer::Buffer;
-use atrace::control::Control;
+use atrace::control::{Control, Properties, ThisProcess};
 use atrace_benches::harness::reader::{Reader, Reading};
 use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::row::{Row, Sink};
@@ -83,7 +83,7 @@ fn bench(helper: &str, session: &Session) -> ExitCode {
         "sleep" => std::thread::sleep(Duration::from_secs(60)),
         "switch" => {
             let control = Control::open().unwrap();
-            std::mem::forget(control.enable_this_process().unwrap());
+            std::mem::forget(control.enable(ThisProcess).unwrap());
             assert_eq!(control.patterns().len(), 2);
             kill_process(getpid(), Signal::KILL).unwrap();
         }
@@ -282,14 +282,14 @@ fn what_a_killed_bench_switched_is_switched_back() {
     let store = directory.path().join("properties");
     let control = match cfg!(target_os = "android") {
         true => Control::open().unwrap(),
-        false => Control::open_path(&store).unwrap(),
+        false => Control::from(Properties::open_path(&store).unwrap()),
     };
     let someone_else = control.enable("someone else").unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.arg("--bench").env(HELPER, "switch").env("ATRACE_BENCH_SINK", "null");
     let output = command.env("ATRACE_PROPERTIES", &store).stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(128 + 9), "{output:?}");
-    assert_eq!(control.patterns(), ["someone else"]);
+    assert_eq!(control.patterns(), [b"someone else"]);
     drop(someone_else);
 }
 

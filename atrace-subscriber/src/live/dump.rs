@@ -27,7 +27,7 @@ pub fn dump() -> Dump {
 /// looks up symbols at the same time.
 ///
 /// `Display` writes a tree, the oldest spans first, with the backtraces that were stored; `{:#}` leaves out the
-/// backtraces. Printing a backtrace looks up symbols, as [`Backtrace::frames`] does; making the dump does not.
+/// backtraces. Printing a backtrace looks up symbols, as [`Span::frames`] does; making the dump does not.
 #[derive(Debug)]
 pub struct Dump {
     at: Instant,
@@ -120,43 +120,24 @@ impl<'a> Span<'a> {
         self.record.threads.iter().map(|thread| &**thread)
     }
 
-    /// Returns the backtrace of the span's creation, if it was stored.
-    pub fn backtrace(&self) -> Option<Backtrace<'a>> {
-        let addresses = &self.dump.addresses[self.record.addresses.clone()];
-        (!addresses.is_empty()).then_some(Backtrace { addresses, record: self.record, rules: self.rules })
-    }
-}
-
-/// The call stack that created a span.
-#[derive(Clone, Copy, Debug)]
-pub struct Backtrace<'a> {
-    addresses: &'a [usize],
-    record: &'a Record,
-    rules: &'a Arc<Rules>,
-}
-
-impl<'a> Backtrace<'a> {
-    /// Returns the return addresses, the innermost first, including those in this crate and in `tracing`.
+    /// Returns the return addresses on the stack that created the span, the innermost first, including those in this
+    /// crate and in `tracing`. Returns no addresses if the layer stores [no
+    /// backtraces](super::LiveLayer::with_backtraces).
     pub fn addresses(&self) -> &'a [usize] {
-        self.addresses
+        &self.dump.addresses[self.record.addresses.clone()]
     }
 
-    /// Returns the functions, the innermost first, without those that the layer hides.
+    /// Returns the functions at the [`addresses`](Self::addresses), the innermost first, without those that the layer
+    /// hides.
     ///
     /// This looks up symbols, unless they were looked up before. The first lookup in a binary takes long, because it
     /// reads the debug information.
     pub fn frames(&self) -> Arc<[Arc<Frame>]> {
-        match &self.record.description.frames {
-            Some(frames) => Arc::clone(frames),
-            None => symbols::frames(self.addresses, self.rules),
+        match (&self.record.description.frames, self.addresses()) {
+            (Some(frames), _) => Arc::clone(frames),
+            (None, []) => Arc::default(),
+            (None, addresses) => symbols::frames(addresses, self.rules),
         }
-    }
-}
-
-impl fmt::Display for Backtrace<'_> {
-    /// Writes a line for each of the [`frames`](Self::frames).
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.frames().iter().try_for_each(|frame| writeln!(f, "{frame}"))
     }
 }
 
@@ -254,9 +235,9 @@ impl Dump {
                 _ => format!("{before}{}  ", if more { "│" } else { " " }).into(),
             };
             let children = children.get(&span.id()).map_or(&[][..], |children| children);
-            if let Some(backtrace) = span.backtrace().filter(|_| !f.alternate()) {
+            if !f.alternate() {
                 let rule = if children.is_empty() { " " } else { "│" };
-                for frame in backtrace.frames().iter() {
+                for frame in span.frames().iter() {
                     writeln!(f, "{below}{rule}  {frame}")?;
                 }
             }

@@ -17,9 +17,6 @@ use super::stack::{DEEPEST, Walk};
 use super::table::Description;
 use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 
-/// The default maximum number of return addresses that are stored for a span.
-const DEPTH: usize = 64;
-
 /// A layer over a `Registry` that records which spans are alive. By default it stores no backtraces.
 ///
 /// ```
@@ -27,7 +24,7 @@ const DEPTH: usize = 64;
 /// use atrace_subscriber::{AtraceFilter, AtraceLayer};
 /// use tracing_subscriber::prelude::*;
 ///
-/// let live = LiveLayer::default().with_backtraces(true).with_sanitised(true);
+/// let live = LiveLayer::default().with_backtraces(64).with_sanitised(true);
 /// let handle = live.handle();
 /// tracing_subscriber::registry()
 ///     .with(live)
@@ -48,7 +45,7 @@ const DEPTH: usize = 64;
 ///
 /// *Cost.* The creation of a span reads the clock, adds an entry to a table, and formats the span's fields. Entering
 /// and leaving a span look up the entry. The layer keeps its memory: for the largest number of spans that were ever
-/// alive at once, with room in each entry for the return addresses that [may be stored](Self::with_depth).
+/// alive at once, with room in each entry for the return addresses that [may be stored](Self::with_backtraces).
 ///
 /// *Fork.* A forked child begins without spans, because its parent's spans do not belong to it. The child waits for
 /// no thread of its parent. The parent's data stays in the child's memory, unused. If the parent forked while another
@@ -60,21 +57,22 @@ const DEPTH: usize = 64;
 /// the whole stack has a filter, this layer sees only spans that the filter lets through.
 #[derive(Debug, Default)]
 pub struct LiveLayer {
-    backtraces: bool,
+    /// The maximum number of return addresses that are stored for a span.
+    depth: usize,
     has_eager_symbols: bool,
     sanitised: bool,
     hidden: Vec<Cow<'static, str>>,
-    /// The maximum number of return addresses. `None` means [`DEPTH`].
-    depth: Option<usize>,
-    /// The method by which return addresses are found. `None` means [`Walk::of_this_program`].
+    /// The method by which return addresses are found. `None` means [`Walk::default`].
     walk: Option<Walk>,
     spans: OnceLock<Arc<LiveSpans>>,
 }
 
 impl LiveLayer {
-    /// If `yes`, stores the backtrace of each span's creation.
+    /// Stores the backtrace of each span's creation: the innermost return addresses on the stack, at most `depth` and at
+    /// most 256. 64 are enough for most programs; 0, the default, stores none. The layer has memory for all of these
+    /// addresses: eight bytes for each address and span (on a 64-bit system).
     ///
-    /// The layer stores the return addresses on the stack that created the span. The functions at these addresses are
+    /// The functions at these addresses are
     /// looked up when the frames are requested, once per address; see also
     /// [`with_eager_symbols`](Self::with_eager_symbols). In an `async` program, the backtrace shows the poll in which
     /// the span was created: which future awaits which other future.
@@ -89,8 +87,8 @@ impl LiveLayer {
     /// Functions have names if the binary has symbols. Frames also have files and lines if the program has
     /// debug information (`debug = "line-tables-only"` in the profile).
     #[must_use]
-    pub fn with_backtraces(mut self, yes: bool) -> Self {
-        self.backtraces = yes;
+    pub fn with_backtraces(mut self, depth: usize) -> Self {
+        self.depth = depth.min(DEEPEST);
         self.changed()
     }
 
@@ -134,18 +132,7 @@ impl LiveLayer {
         self.changed()
     }
 
-    /// Sets the maximum number of return addresses that are stored for the creation of a span, the innermost ones.
-    /// The default is 64, the range 1 to 256.
-    ///
-    /// If backtraces are stored, the layer has memory for all of these addresses: eight bytes for each address and span
-    /// (on a 64-bit system).
-    #[must_use]
-    pub fn with_depth(mut self, addresses: usize) -> Self {
-        self.depth = Some(addresses.clamp(1, DEEPEST));
-        self.changed()
-    }
-
-    /// Sets how return addresses are found. The default is [`Walk::of_this_program`].
+    /// Sets how return addresses are found. The default is [`Walk::default`].
     #[must_use]
     pub fn with_walk(mut self, walk: Walk) -> Self {
         self.walk = Some(walk);
@@ -168,11 +155,10 @@ impl LiveLayer {
     #[inline]
     fn spans(&self) -> &Arc<LiveSpans> {
         let spans = self.spans.get_or_init(|| {
-            let walk = || self.walk.unwrap_or_else(Walk::of_this_program);
             let is_eager = self.has_eager_symbols;
-            let backtraces = self.backtraces.then(|| Backtraces { walk: walk(), is_eager });
+            let backtraces = || Backtraces { walk: self.walk.unwrap_or_default(), is_eager };
             let rules = Rules::new(self.sanitised, self.hidden.clone());
-            Arc::new(LiveSpans::new(self.depth.unwrap_or(DEPTH), rules, backtraces))
+            Arc::new(LiveSpans::new(self.depth, rules, (self.depth > 0).then(backtraces)))
         });
         spans.list();
         spans
@@ -291,12 +277,12 @@ mod tests {
         // An option that is set after a handle was taken makes another layer.
         let layer = LiveLayer::default();
         let before = layer.handle();
-        let layer = layer.with_backtraces(true).with_walk(Walk::Unwinding).with_depth(0);
+        let layer = layer.with_backtraces(1).with_walk(Walk::Unwinding);
         let after = layer.handle();
         let walk_of = |handle: &Handle| handle.spans.backtraces.map(|backtraces| backtraces.walk);
         assert_eq!((walk_of(&before), walk_of(&after)), (None, Some(Walk::Unwinding)));
-        let default = LiveLayer::default().with_backtraces(true).handle();
-        assert_eq!(walk_of(&default), Some(Walk::of_this_program()));
+        let default = LiveLayer::default().with_backtraces(64).handle();
+        assert_eq!(walk_of(&default), Some(Walk::default()));
         drop(default);
         let other: Dispatch = tracing_subscriber::registry().with(layer).into();
         with_default(&other, || {
@@ -306,8 +292,7 @@ mod tests {
                 (0, 1, 1)
             );
             let dump = after.dump();
-            let addresses = dump.spans().map(|span| span.backtrace().map(|trace| trace.addresses().len()));
-            assert_eq!(addresses.collect::<Vec<_>>(), [Some(1)], "one at least");
+            assert_eq!(dump.spans().map(|span| span.addresses().len()).collect::<Vec<_>>(), [1]);
         });
         drop((before, after, other));
         // Layers that were dropped are removed from the list when the next one is added.

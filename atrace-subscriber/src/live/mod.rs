@@ -5,7 +5,7 @@
 //! use atrace_subscriber::live::{self, LiveLayer};
 //! use tracing_subscriber::prelude::*;
 //!
-//! tracing_subscriber::registry().with(LiveLayer::default().with_backtraces(true)).init();
+//! tracing_subscriber::registry().with(LiveLayer::default().with_backtraces(64)).init();
 //! let _request = tracing::info_span!("request", id = 7).entered();
 //! let _wait = tracing::info_span!("wait", queue = "jobs").entered();
 //! assert_eq!(live::dump().spans().len(), 2);
@@ -35,7 +35,7 @@ mod symbols;
 mod table;
 mod thread;
 
-pub use dump::{Backtrace, Dump, Span, dump};
+pub use dump::{Dump, Span, dump};
 pub use layer::{Handle, LiveLayer};
 pub use stack::{Walk, return_addresses};
 pub use symbols::Frame;

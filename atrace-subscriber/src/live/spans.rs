@@ -44,7 +44,7 @@ pub(super) fn all() -> MutexGuard<'static, Vec<Weak<LiveSpans>>> {
 
 impl LiveSpans {
     pub(super) fn new(depth: usize, rules: Rules, backtraces: Option<Backtraces>) -> Self {
-        let table = SpanTable::new(if backtraces.is_some() { depth } else { 0 });
+        let table = SpanTable::new(depth);
         Self { table, rules: Arc::new(rules), backtraces, listed_by: AtomicU64::new(0) }
     }
 

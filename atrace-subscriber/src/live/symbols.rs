@@ -24,9 +24,7 @@ const BACKTRACES: usize = 1 << 12;
 pub struct Frame {
     address: usize,
     function: Option<Box<str>>,
-    file: Option<Box<str>>,
-    line: Option<u32>,
-    column: Option<u32>,
+    location: Option<(Box<str>, u32, u32)>,
 }
 
 impl Frame {
@@ -41,19 +39,10 @@ impl Frame {
         self.function.as_deref()
     }
 
-    /// Returns the path of the source file, usually an absolute path, or `None` if there is no debug information.
-    pub fn file(&self) -> Option<&str> {
-        self.file.as_deref()
-    }
-
-    /// Returns the line of the call, from 1.
-    pub fn line(&self) -> Option<u32> {
-        self.line
-    }
-
-    /// Returns the column of the call, from 1.
-    pub fn column(&self) -> Option<u32> {
-        self.column
+    /// Returns the source of the call: the path of the file, usually an absolute path; the line, from 1; and the column,
+    /// from 1. A line or column of 0 is unknown. Returns `None` if there is no debug information.
+    pub fn location(&self) -> Option<(&str, u32, u32)> {
+        self.location.as_ref().map(|(file, line, column)| (&**file, *line, *column))
     }
 }
 
@@ -65,9 +54,9 @@ impl fmt::Display for Frame {
             Some(function) => f.write_str(function)?,
             None => write!(f, "{:#x}", self.address)?,
         }
-        let Some(file) = self.file() else { return Ok(()) };
+        let Some((file, line, column)) = self.location() else { return Ok(()) };
         write!(f, " ({file}")?;
-        for number in [self.line, self.column].into_iter().flatten() {
+        for number in [line, column].into_iter().filter(|number| *number != 0) {
             write!(f, ":{number}")?;
         }
         f.write_str(")")
@@ -130,9 +119,10 @@ fn look_up(address: usize) -> Vec<Arc<Frame>> {
             address,
             // `#` omits the hash of the legacy mangling.
             function: symbol.name().map(|name| format!("{name:#}").into()),
-            file: symbol.filename().map(|file| file.display().to_string().into()),
-            line: symbol.lineno().filter(|line| *line != 0),
-            column: symbol.colno().filter(|column| *column != 0),
+            location: symbol.filename().map(|file| {
+                let number = Option::unwrap_or_default;
+                (file.display().to_string().into(), number(symbol.lineno()), number(symbol.colno()))
+            }),
         }));
     };
     // Under miri, a number without its provenance identifies no function.
@@ -142,7 +132,7 @@ fn look_up(address: usize) -> Vec<Arc<Frame>> {
         backtrace::resolve(std::ptr::without_provenance_mut(address), symbol);
     }
     if frames.is_empty() {
-        frames.push(Arc::new(Frame { address, function: None, file: None, line: None, column: None }));
+        frames.push(Arc::new(Frame { address, function: None, location: None }));
     }
     frames
 }
@@ -156,7 +146,11 @@ pub(super) fn look_up_afresh(addresses: &[usize], rules: &Rules) -> Frames {
 /// name.
 fn without_hidden(mut frames: Vec<Arc<Frame>>, rules: &Rules) -> Frames {
     if rules.hide_anything() && frames.iter().any(|frame| frame.function().is_some()) {
-        frames.retain(|frame| frame.function().is_some_and(|function| !rules.hide(function, frame.file())));
+        frames.retain(|frame| {
+            frame
+                .function()
+                .is_some_and(|function| !rules.hide(function, frame.location().map(|(file, ..)| file)))
+        });
     }
     frames.into()
 }
@@ -247,7 +241,7 @@ mod tests {
 
     fn named(function: Option<&str>) -> Arc<Frame> {
         let function = function.map(Into::into);
-        Arc::new(Frame { address: NOWHERE, function, file: None, line: None, column: None })
+        Arc::new(Frame { address: NOWHERE, function, location: None })
     }
 
     fn names(frames: &Frames) -> Vec<Option<&str>> {
@@ -267,24 +261,24 @@ mod tests {
 
     #[test]
     fn a_frame_says_what_is_known_of_it() {
-        let frame = |function: Option<&str>, file: Option<&str>, line, column| {
-            let (function, file) = (function.map(Into::into), file.map(Into::into));
-            Frame { address: 0x7f01, function, file, line, column }.to_string()
+        let frame = |function: Option<&str>, line_and_column: Option<(u32, u32)>| {
+            let function = function.map(Into::into);
+            let location = line_and_column.map(|(line, column)| ("a.rs".into(), line, column));
+            Frame { address: 0x7f01, function, location }.to_string()
         };
-        assert_eq!(frame(Some("a::f"), Some("a.rs"), Some(7), Some(3)), "a::f (a.rs:7:3)");
-        assert_eq!(frame(Some("a::f"), Some("a.rs"), Some(7), None), "a::f (a.rs:7)");
-        assert_eq!(frame(Some("a::f"), Some("a.rs"), None, None), "a::f (a.rs)");
-        assert_eq!(frame(Some("a::f"), None, Some(7), None), "a::f");
-        assert_eq!(frame(None, None, None, None), "0x7f01");
-        assert_eq!(frame(None, Some("a.rs"), Some(7), None), "0x7f01 (a.rs:7)");
+        assert_eq!(frame(Some("a::f"), Some((7, 3))), "a::f (a.rs:7:3)");
+        assert_eq!(frame(Some("a::f"), Some((7, 0))), "a::f (a.rs:7)");
+        assert_eq!(frame(Some("a::f"), Some((0, 0))), "a::f (a.rs)");
+        assert_eq!(frame(Some("a::f"), None), "a::f");
+        assert_eq!(frame(None, None), "0x7f01");
+        assert_eq!(frame(None, Some((7, 0))), "0x7f01 (a.rs:7)");
     }
 
     #[test]
     fn an_address_that_is_in_no_function_is_a_frame_too() {
         for frames in [frames(&[NOWHERE], &plain()), look_up_afresh(&[NOWHERE], &plain())] {
             let [frame] = &*frames else { panic!("{frames:?}") };
-            assert_eq!((frame.address(), frame.function(), frame.file()), (NOWHERE, None, None));
-            assert_eq!((frame.line(), frame.column()), (None, None));
+            assert_eq!((frame.address(), frame.function(), frame.location()), (NOWHERE, None, None));
         }
     }
 

@@ -8,7 +8,7 @@ use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber}
 use super::ids::{Found, Ids};
 use super::meter::{UNKNOWN, number_of};
 use super::thread;
-use super::{Bill, Call, Meter};
+use super::{Call, Meter};
 
 /// Wraps a subscriber, and makes the [bill](super) of its calls.
 ///
@@ -45,11 +45,6 @@ impl<S: Subscriber> Metered<S> {
     /// Returns a handle that makes the bill, also after the subscriber was installed.
     pub fn meter(&self) -> Meter {
         self.meter
-    }
-
-    /// Returns the bill: the cost of each callsite so far.
-    pub fn bill(&self) -> Bill {
-        self.meter.bill()
     }
 
     /// Calls `body` and meters it as a call for this callsite. Returns also the number of the callsite. Most calls are

@@ -22,7 +22,7 @@ mod cases;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use atrace::control::Control;
+use atrace::control::{Control, ThisProcess};
 use atrace_cli::tracefs::Instance;
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
 use tracing::level_filters::LevelFilter;
@@ -216,7 +216,7 @@ pub fn settled(on: bool) -> Duration {
 
 /// Switches tracing on for this process until the returned value is dropped.
 pub fn on() -> atrace::control::Switched {
-    Control::open().unwrap().enable_this_process().unwrap()
+    Control::open().unwrap().enable(ThisProcess).unwrap()
 }
 
 /// Checks that every begin of every thread has its end, and that no end lacks a begin. Returns the number of

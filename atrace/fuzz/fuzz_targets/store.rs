@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use atrace::AtraceTag;
-use atrace::control::Control;
-use atrace_sys::properties::{KEY_MAX, PATIENCE, Properties, VALUE_MAX, Wait};
+use atrace::control::{Control, Properties};
+use atrace_sys::properties::{KEY_MAX, PATIENCE, VALUE_MAX, Wait};
 use libfuzzer_sys::fuzz_target;
 
 const KEYS: [&str; 5] =
@@ -58,7 +58,8 @@ fuzz_target!(|input: Input<'_>| {
     if let Some(size) = input.size {
         file.set_len(u64::from(size) % 200_000).unwrap();
     }
-    let (Ok(store), Ok(control)) = (Properties::open_path(path), Control::open_path(path)) else { return };
+    let open = || Properties::open_path(path);
+    let (Ok(store), Ok(control)) = (open(), open().map(Control::from)) else { return };
     assert_eq!(fs::metadata(path).unwrap().len(), whole.len() as u64);
 
     let _ = store.for_each(|key, value, _| {
@@ -78,10 +79,10 @@ fuzz_target!(|input: Input<'_>| {
     }
     let _ = (control.patterns(), control.tags());
     if let Ok(switched) = control.enable(input.pattern) {
-        assert!(control.patterns().iter().any(|pattern| pattern == input.pattern));
+        assert!(control.patterns().iter().any(|pattern| pattern == input.pattern.as_bytes()));
         let _ = switched.restore();
     }
-    if let Ok(switched) = control.enable_tags(AtraceTag::Camera) {
+    if let Ok(switched) = control.enable(AtraceTag::Camera) {
         assert!(control.tags().contains(AtraceTag::Camera));
         switched.keep();
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use atrace_sys::properties;
 
 /// The reason why tracing could not be switched. `source` returns the error of the property store, if there
-/// was one.
+/// was one. The errors of [`Properties`](super::Properties) can be converted into this type.
 #[derive(Debug)]
 pub struct Error {
     context: String,
@@ -31,6 +31,12 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.as_ref().map(|source| source as _)
+    }
+}
+
+impl From<properties::Error> for Error {
+    fn from(source: properties::Error) -> Self {
+        failed("properties")(source)
     }
 }
 

@@ -15,7 +15,7 @@ use atrace_sys::process::{self, Undisturbed};
 
 use super::first::{self, UNCHOSEN};
 use super::open::{self, Failure};
-use super::{CutilsSink, MarkerSink, NdkSink, Sink, SinkInfo, SinkKind};
+use super::{CutilsSink, MarkerSink, NdkSink, Sink, SinkInfo};
 use crate::producer::{self, Standing};
 
 static SINK: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
@@ -30,13 +30,14 @@ pub(crate) fn present() -> &'static Sink {
 /// may pass, such as a lack of descriptors or memory, this function chooses it now. Choosing a sink allocates, so a
 /// signal handler must not call this function.
 pub fn sink() -> SinkInfo {
-    let info = chosen().info();
+    let sink = chosen();
+    let info = sink.info();
     let (standing, _) = producer::standing();
-    if info.kind != SinkKind::None || standing == Standing::APART {
+    if sink.is_open() || standing == Standing::APART {
         return info;
     }
     let detail = format!("Perfetto's service: {standing}; by ATrace: {}", info.detail);
-    SinkInfo { kind: SinkKind::Perfetto, detail, dropped: producer::lost() }
+    SinkInfo { kind: "Perfetto", detail, dropped: producer::lost() }
 }
 
 /// Returns the sink for an event.

@@ -2,27 +2,6 @@
 
 use std::fmt;
 
-/// The kind of backend to which the events of this process go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum SinkKind {
-    /// No sink of ATrace, and no connection to Perfetto's service was asked for. Only a
-    /// [recording](crate::perfetto::record_to) of the process itself gets events.
-    None,
-    /// The kernel's ring buffer, through `trace_marker`.
-    Tracefs,
-    /// A regular file that `ATRACE_MARKER` names.
-    File,
-    /// A character device that `ATRACE_MARKER` names.
-    Device,
-    /// The library libcutils.
-    Cutils,
-    /// The functions `ATrace_*` of libandroid.
-    Ndk,
-    /// Only Perfetto's service.
-    Perfetto,
-}
-
 /// Describes where the events of this process go, and why. `Display` formats the description for users.
 ///
 /// # Examples
@@ -30,26 +9,37 @@ pub enum SinkKind {
 /// ```
 /// let sink = atrace::sink();
 /// println!("{sink}");
-/// if sink.kind() == atrace::SinkKind::None {
+/// if sink.kind() == "None" {
 ///     // Every event is dropped, for example because the process may not write to the kernel's marker.
 /// }
 /// ```
 #[derive(Clone, Debug)]
 pub struct SinkInfo {
-    pub(super) kind: SinkKind,
+    pub(super) kind: &'static str,
     pub(super) detail: String,
     pub(super) dropped: u64,
 }
 
 impl SinkInfo {
-    /// Returns the kind of backend.
-    pub fn kind(&self) -> SinkKind {
+    /// Returns the kind of backend to which the events of this process go, in one word. The state page
+    /// ([`state_page`](crate::state_page)) has the same word.
+    ///
+    /// | word | events go to |
+    /// |---|---|
+    /// | `Tracefs` | the kernel's ring buffer, through `trace_marker` |
+    /// | `File` | a regular file that `ATRACE_MARKER` names |
+    /// | `Device` | a character device that `ATRACE_MARKER` names |
+    /// | `Cutils` | the library libcutils |
+    /// | `Ndk` | the functions `ATrace_*` of libandroid |
+    /// | `Perfetto` | only Perfetto's service |
+    /// | `None` | nowhere: there is no sink of ATrace, and no connection to Perfetto's service was asked for. Only a [recording](crate::perfetto::record_to) of the process itself gets events |
+    pub fn kind(&self) -> &'static str {
         self.kind
     }
 
     /// Returns how many events were lost because they could not be written, for example to a full disk or to a ring
     /// buffer that is switched off. For libcutils and libandroid, which report no losses, this is 0. For
-    /// [`SinkKind::Perfetto`], see [`Status::lost`](crate::perfetto::Status::lost).
+    /// Perfetto, see [`Status::lost`](crate::perfetto::Status::lost).
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -35,7 +35,7 @@ use atrace_sys::state::Text;
 
 use self::cutils::CutilsSink;
 pub(crate) use self::debounce::APART;
-pub use self::info::{SinkInfo, SinkKind};
+pub use self::info::SinkInfo;
 use self::marker::MarkerSink;
 use self::ndk::NdkSink;
 use self::open::Failure;
@@ -137,16 +137,17 @@ impl Sink {
         }
     }
 
-    fn kind(&self) -> SinkKind {
+    /// Returns the word for this sink: see [`SinkInfo::kind`].
+    fn kind(&self) -> &'static str {
         match self {
-            Self::Unchosen | Self::Off(_) | Self::PerEvent => SinkKind::None,
+            Self::Unchosen | Self::Off(_) | Self::PerEvent => "None",
             Self::Marker(sink) => match sink.marker.kind() {
-                MarkerKind::File => SinkKind::File,
-                MarkerKind::Device => SinkKind::Device,
-                _ => SinkKind::Tracefs,
+                MarkerKind::File => "File",
+                MarkerKind::Device => "Device",
+                _ => "Tracefs",
             },
-            Self::Cutils(_) => SinkKind::Cutils,
-            Self::Ndk(_) => SinkKind::Ndk,
+            Self::Cutils(_) => "Cutils",
+            Self::Ndk(_) => "Ndk",
         }
     }
 
@@ -164,7 +165,7 @@ impl Sink {
 
     /// Writes the description of the sink for other processes, as lines of the state page ([`crate::state`]).
     pub(crate) fn describe(&self, text: &mut Text<'_>) {
-        text.line("sink", format_args!("{:?}", self.kind()));
+        text.line("sink", self.kind());
         match self {
             Self::Unchosen | Self::PerEvent | Self::Marker(_) => {}
             Self::Off(failure) => text.line("reason", &failure.reason),

@@ -62,17 +62,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Returns the tags that were last reported to the callbacks. If nothing was reported yet, returns the tags that
-    /// were enabled when the first watch began.
+    /// Returns the tags that were last reported to the callbacks, separately for each backend, in one word. If nothing was
+    /// reported yet, returns the tags that were enabled when the first watch began. A tracer stores the word, and passes
+    /// it to [`backend_tags_enable`](crate::tracer::backend_tags_enable).
     ///
-    /// Each later change is reported. So a caller that starts from these tags misses no change. Call this only in the
+    /// Each later change is reported. So a tracer that starts from these tags misses no change. Call this only in the
     /// process that began the watch.
-    pub fn tags(&self) -> AtraceTag {
-        self.watchers.notifier.last().union()
-    }
-
-    /// Returns the same tags as [`tags`](Self::tags), separately for each backend, in one word. A tracer stores the
-    /// word, and passes it to [`backend_tags_enable`](crate::tracer::backend_tags_enable).
     pub fn backend_tags(&self) -> u64 {
         self.watchers.notifier.last().to_word()
     }
@@ -99,6 +94,10 @@ impl Drop for Watch {
 /// is never called by two threads at once, and the calls are in the order of the changes. If several changes happen
 /// before the callback returns, only the last change is reported. The callback is called only for changes, not for the
 /// tags that are enabled when the watch begins. A panic in the callback is caught.
+///
+/// A caller that also needs the tags which are enabled now calls
+/// [`atrace_get_enabled_tags`](crate::atrace_get_enabled_tags) after this function. So it misses no change: a later
+/// change is reported.
 ///
 /// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), no thread is started until
 /// [`atrace_init`](crate::atrace_init), [`perfetto::connect`](crate::perfetto::connect) or

@@ -33,7 +33,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use atrace::control::Control;
+use atrace::control::{Control, Properties};
 use atrace_cli::tracefs::Instance;
 
 use self::buffer::Buffer;
@@ -209,12 +209,14 @@ impl Place {
     }
 
     pub fn control(&self) -> Control {
-        if cfg!(target_os = "android") { control() } else { Control::open_path(&self.properties()).unwrap() }
+        if cfg!(target_os = "android") {
+            return control();
+        }
+        Control::from(Properties::open_path(&self.properties()).unwrap())
     }
 
     /// Sets a property in the place's property store to exactly this value.
     pub fn set(&self, key: &str, value: &str) {
-        use atrace_sys::properties::Properties;
         if cfg!(target_os = "android") {
             Properties::open().unwrap().set(key, value).unwrap();
         } else {
@@ -291,7 +293,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         if cfg!(target_os = "android") {
             let mut keys = Vec::new();
-            let store = atrace_sys::properties::Properties::open().unwrap();
+            let store = Properties::open().unwrap();
             let _ = store.for_each(|key, _, _| keys.push(key.to_owned())); // A property that is busy does not belong to the tests.
             keys.retain(|key| key.starts_with("debug.atrace."));
             keys.sort(); // The flags come last: setting them makes processes read the properties.

@@ -15,7 +15,7 @@ use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use atrace::control::{Control, Switched};
+use atrace::control::{Control, Switched, ThisProcess};
 use atrace::tracer::TextBuffer;
 use atrace::{AtraceTag, atrace_begin, atrace_get_enabled_tags, atrace_is_tag_enabled};
 use atrace_benches::catalogue::{ATRACE, EVENTS, Event, Id, LITERALS, State, Who, promises, published};
@@ -148,14 +148,14 @@ impl Switch {
     fn new() -> io::Result<Self> {
         let control = Control::open().map_err(io::Error::other)?;
         // libcutils never notices flags that did not exist when it first looked, so create them now.
-        control.enable_this_process().and_then(Switched::restore).map_err(io::Error::other)?;
+        control.enable(ThisProcess).and_then(Switched::restore).map_err(io::Error::other)?;
         let this = Self { control };
         this.check(false)?;
         Ok(this)
     }
 
     fn on(&self) -> io::Result<Switched> {
-        let switched = self.control.enable_this_process().map_err(io::Error::other)?;
+        let switched = self.control.enable(ThisProcess).map_err(io::Error::other)?;
         self.check(true)?;
         Ok(switched)
     }

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use atrace::AtraceTag;
-use atrace::control::{Control, Switched};
+use atrace::control::{Control, Switched, ThisProcess};
 use atrace::perfetto::Recording;
 use atrace_benches::catalogue::{Event, Id, State, TracingCase, Who};
 use atrace_benches::measure::instructions::{self, OPERATIONS};
@@ -78,8 +78,8 @@ fn prepare(id: &Id) -> Prepared {
         };
     let control = Control::open().expect("there are properties");
     // libcutils never notices flags that did not exist when it first looked.
-    control.enable_this_process().and_then(Switched::restore).expect("tracing can be switched");
-    let on_for_now = on.then(|| control.enable_this_process().expect("tracing can be switched on"));
+    control.enable(ThisProcess).and_then(Switched::restore).expect("tracing can be switched");
+    let on_for_now = on.then(|| control.enable(ThisProcess).expect("tracing can be switched on"));
     if let Some(install) = install {
         install();
     }

@@ -31,12 +31,15 @@ pub(crate) fn expected(tasks: u64) -> Expected {
     }
 }
 
+/// The maximum number of return addresses that a backtrace has.
+const DEPTH: usize = 64;
+
 /// Makes a layer with the options of the original (backtraces of creations, sanitised, symbols on request), and with
 /// backtraces by frame pointers or by unwinding.
 fn layer(creation: bool, sanitised: bool, lazy: bool, by_frame_pointers: bool) -> LiveLayer {
     let walk = if by_frame_pointers { Walk::FramePointers } else { Walk::Unwinding };
     LiveLayer::default()
-        .with_backtraces(creation)
+        .with_backtraces(if creation { DEPTH } else { 0 })
         .with_sanitised(sanitised)
         .with_eager_symbols(!lazy)
         .with_walk(walk)
@@ -61,7 +64,7 @@ impl Bare {
 
 impl<S: Subscriber> Layer<S> for Bare {
     fn on_new_span(&self, _: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
-        return_addresses(self.0, black_box(&mut [0; 64]));
+        return_addresses(self.0, black_box(&mut [0; DEPTH]));
     }
 }
 
@@ -92,7 +95,7 @@ pub(crate) fn all() -> Vec<Mode> {
         apart("C_S_L", install::<true, true, true, false>),
         apart("bare", || Bare::install(Walk::Unwinding)),
     ]);
-    if Walk::of_this_program() == Walk::FramePointers {
+    if Walk::default() == Walk::FramePointers {
         modes.extend([
             plain("C_L_fp", &[DEFAULT], install::<true, false, true, true>),
             plain("C_S_L_fp", &[DEFAULT], install::<true, true, true, true>),

@@ -5,7 +5,6 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use atrace::SinkKind;
 use atrace_cli::tracefs::{self, Instance};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
@@ -32,8 +31,8 @@ impl Session {
     /// Returns the kind of the sink, for the rows.
     pub fn sink(&self) -> Sink {
         match atrace::sink().kind() {
-            SinkKind::Cutils => Sink::Cutils,
-            SinkKind::Ndk => Sink::Ndk,
+            "Cutils" => Sink::Cutils,
+            "Ndk" => Sink::Ndk,
             _ => self.sink,
         }
     }

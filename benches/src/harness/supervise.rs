@@ -104,7 +104,7 @@ fn supervise(args: &Args) -> io::Result<u8> {
 /// The app patterns of a property store. When this value is dropped, the patterns that were added since are removed.
 struct Switches {
     control: Control,
-    before: Vec<String>,
+    before: Vec<Vec<u8>>,
 }
 
 impl Switches {
@@ -123,7 +123,7 @@ impl Drop for Switches {
             }
             match self.control.disable(&pattern) {
                 Ok(switched) => switched.keep(),
-                Err(e) => complain(format_args!("{pattern} is still switched on: {e}")),
+                Err(e) => complain(format_args!("{} is still switched on: {e}", pattern.escape_ascii())),
             }
         }
     }

@@ -20,7 +20,7 @@ mod cases {
     use std::sync::{Arc, PoisonError, RwLock};
     use std::time::{Duration, Instant};
 
-    use atrace::control::Control;
+    use atrace::control::{Control, Properties};
     use atrace::*;
     use atrace_cli::tracefs;
 
@@ -75,7 +75,7 @@ mod cases {
             return;
         }
         let here = Here::new();
-        let own = Control::open_path(&here.path("properties")).unwrap();
+        let own = Control::from(Properties::open_path(&here.path("properties")).unwrap());
         own.enable("nobody").unwrap().keep();
         let before = fs::read(here.path("properties")).unwrap();
         let mut command = here.run(&name, &[]);
@@ -820,7 +820,7 @@ mod cases {
         let here = Here::new();
         let mut running = Running::start(&here, &name, "recorded-program");
         let pid = running.child.id();
-        let control = Control::open_path(&here.path("properties")).unwrap();
+        let control = Control::from(Properties::open_path(&here.path("properties")).unwrap());
         let _alone = TOP.write().unwrap_or_else(PoisonError::into_inner);
         let before = top();
         let record = |options: &[&str]| {
@@ -1097,8 +1097,8 @@ mod cases {
         assert!(ran.status.success() && ran.stdout.contains(&format!("on: {pid} (")), "{ran:?}");
         // Switching on the same pattern again adds no second entry.
         assert!(of(&["on", &running.pattern]).status.success());
-        let control = Control::open_path(&here.path("properties")).unwrap();
-        assert_eq!(control.patterns(), std::slice::from_ref(&running.pattern));
+        let control = Control::from(Properties::open_path(&here.path("properties")).unwrap());
+        assert_eq!(control.patterns(), [running.pattern.as_bytes()]);
         let ran = of(&["status"]);
         assert!(
             ran.stdout.contains("pattern */switched-program\n")
@@ -1113,7 +1113,7 @@ mod cases {
         let ran = of(&["off", "*/not-there", "other"]);
         refused(&ran, 1, &["\"other\" is not switched on; switched on: \"*/switched-program\""]);
         assert!(of(&["off", &running.pattern]).status.success());
-        assert_eq!(control.patterns(), [""; 0]);
+        assert_eq!(control.patterns(), [b""; 0]);
         refused(&of(&["off", &running.pattern]), 1, &["switched on: nothing"]);
         refused(&of(&["on", ""]), 1, &["empty pattern"]);
     }
@@ -1125,7 +1125,7 @@ mod cases {
     fn who_switch_the_same_on_at_once_list_it_once() {
         let here = Here::new();
         let place = here.path("properties");
-        let control = Control::open_path(&place).unwrap();
+        let control = Control::from(Properties::open_path(&place).unwrap());
         for _ in 0..3 {
             let lock = fs::File::open(&place).unwrap();
             // SAFETY: an open descriptor.
@@ -1141,7 +1141,7 @@ mod cases {
                 let ran = common::end_of(one);
                 assert!(ran.status.success(), "{ran:?}");
             }
-            assert_eq!(control.patterns(), ["*/same"]);
+            assert_eq!(control.patterns(), [b"*/same"]);
             control.disable("*/same").unwrap().keep();
         }
     }

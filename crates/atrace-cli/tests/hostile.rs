@@ -25,7 +25,7 @@ mod cases {
     use std::sync::{PoisonError, RwLock};
     use std::time::{Duration, Instant};
 
-    use atrace::control::Control;
+    use atrace::control::{Control, Properties};
     use atrace::*;
     use atrace_cli::doctor::{Topic, examine};
     use atrace_cli::tracefs;
@@ -347,7 +347,8 @@ mod cases {
     /// Returns the patterns in the user's store. Root opens the store directly, so the test must make sure that no
     /// attacker changes the store at that time.
     fn patterns(uid: u32) -> Vec<String> {
-        Control::open_user(uid).unwrap().patterns()
+        let patterns = Control::from(Properties::open_uid(uid).unwrap()).patterns();
+        patterns.into_iter().map(|pattern| String::from_utf8(pattern).unwrap()).collect()
     }
 
     /// Publishes a memory file that looks like the state of a process.
@@ -416,7 +417,7 @@ mod cases {
             let victim = here.canary("readable");
             for (flags, path) in [(libc::O_PATH, here.canary("secret")), (libc::O_RDONLY, victim)] {
                 let mallory = Attacker::start(MALLORY, |ready| {
-                    Control::open_user(MALLORY).unwrap().enable("*").unwrap().keep();
+                    Control::from(Properties::open_uid(MALLORY).unwrap()).enable("*").unwrap().keep();
                     publish(&says(open(&path, flags), &store(MALLORY)));
                     ready();
                 });
@@ -924,7 +925,7 @@ mod cases {
             let here = Here::new();
             assert!(here.atrace_of(ALICE, &["status"]).status.success());
             let mallory = Attacker::start(MALLORY, |ready| {
-                Control::open_user(MALLORY).unwrap();
+                Properties::open_uid(MALLORY).unwrap();
                 let fd = open(&store(MALLORY), libc::O_RDWR);
                 // SAFETY: an open descriptor.
                 assert_eq!(unsafe { libc::flock(fd, libc::LOCK_EX) }, 0);
@@ -933,7 +934,7 @@ mod cases {
             others_go_on(&here, "locked");
             drop(mallory);
             let _mallory = Attacker::start(MALLORY, |ready| {
-                let properties = atrace_sys::properties::Properties::open_uid(MALLORY).unwrap();
+                let properties = Properties::open_uid(MALLORY).unwrap();
                 for number in 0.. {
                     if properties.set(&format!("mallory.{number}"), "x").is_err() {
                         break;
@@ -1066,7 +1067,7 @@ mod cases {
         let name = case!({
             let here = Here::new();
             let mallory = Attacker::start(MALLORY, |ready| {
-                Control::open_user(MALLORY).unwrap().enable("*").unwrap().keep();
+                Control::from(Properties::open_uid(MALLORY).unwrap()).enable("*").unwrap().keep();
                 let fifo = store(MALLORY).with_file_name("fifo");
                 make_fifo(&fifo);
                 publish(&says(open(&fifo, libc::O_PATH), &store(MALLORY)));
@@ -1113,7 +1114,7 @@ mod cases {
             let argv0 = b"svc'; touch pwned #\x1bc\x07 \xe2\x80\xae".as_slice();
             let program = here.program(MALLORY, &name_of_case(), argv0);
             let mallory = Attacker::start(MALLORY, |ready| {
-                let control = Control::open_user(MALLORY).unwrap();
+                let control = Control::from(Properties::open_uid(MALLORY).unwrap());
                 control.enable("evil\x1b[2J\nok    event      an event written now arrived").unwrap().keep();
                 ready();
             });
@@ -1377,7 +1378,7 @@ mod cases {
         };
         let healthy = || {
             fresh();
-            Control::open_user(uid).ok()
+            Properties::open_uid(uid).map(Control::from).ok()
         };
         match chance.below(11) {
             0 | 1 => {
@@ -1485,7 +1486,7 @@ mod cases {
                 })
             });
             let trudy = Attacker::start(TRUDY, |ready| {
-                Control::open_user(TRUDY).unwrap().enable("*").unwrap().keep();
+                Control::from(Properties::open_uid(TRUDY).unwrap()).enable("*").unwrap().keep();
                 let (mut chance, canaries) = (Chance(7), canaries.clone());
                 forever(ready, Box::new(move || lie(&mut chance, &canaries)));
             });
@@ -1531,7 +1532,7 @@ mod cases {
         let name = case!({
             let here = Here::new();
             let mallory = Attacker::start(MALLORY, |ready| {
-                Control::open_user(MALLORY).unwrap().enable("*").unwrap().keep();
+                Control::from(Properties::open_uid(MALLORY).unwrap()).enable("*").unwrap().keep();
                 publish(&says(open(&here.canary("secret"), libc::O_PATH), &here.canary("planted")));
                 // The process's files in /proc now belong to root.
                 // SAFETY: the arguments are numbers.

@@ -21,7 +21,7 @@ mod cases {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
 
-    use atrace::control::Control;
+    use atrace::control::{Control, Properties};
     use atrace_cli::tracefs;
     use atrace_perfetto::proto::{Reader, Writer};
     use atrace_perfetto::socket::{Socket, peer};
@@ -216,8 +216,8 @@ mod cases {
         writer.finish().unwrap().to_vec()
     }
 
-    fn patterns(here: &Here) -> Vec<String> {
-        Control::open_path(&here.path("properties")).unwrap().patterns()
+    fn patterns(here: &Here) -> Vec<Vec<u8>> {
+        Control::from(Properties::open_path(&here.path("properties")).unwrap()).patterns()
     }
 
     const KERNEL: [&str; 2] = ["track_event", "linux.ftrace"];
@@ -238,12 +238,12 @@ mod cases {
         } else {
             assert_eq!(apps, [""; 0]);
             // A program that is a producer already is recorded by the service.
-            common::until("the other is on", || patterns(&here) == ["*/other"]);
+            common::until("the other is on", || patterns(&here) == [b"*/other"]);
         }
         signal(&child, libc::SIGINT);
         let ran = common::end_of(child);
         assert!(ran.status.success() && ran.stderr.contains("saved out"), "{ran:?}");
-        assert_eq!(patterns(&here), [""; 0]);
+        assert_eq!(patterns(&here), [b""; 0]);
     }
 
     /// Tests that the marker's events are requested from the service if a pattern was on before, and that no events of
@@ -255,7 +255,10 @@ mod cases {
         let begun = System { sources: KERNEL.to_vec(), ..System::default() }.serve(&here);
         for is_on in [false, true] {
             if is_on {
-                Control::open_path(&here.path("properties")).unwrap().enable("*/other").unwrap().keep();
+                Control::from(Properties::open_path(&here.path("properties")).unwrap())
+                    .enable("*/other")
+                    .unwrap()
+                    .keep();
             }
             let ran = end(&mut record(&here, &name, &["-t", "1ms"]));
             assert!(ran.status.success(), "{ran:?}");

@@ -222,14 +222,14 @@ mod cases {
             if seed.is_multiple_of(2) {
                 let subscriber = AtraceSubscriber::default();
                 let subscriber = match mode {
-                    Some(mode) => subscriber.with_async_spans(mode),
+                    Some(mode) => subscriber.with_async_spans("", mode),
                     None => subscriber,
                 };
                 tracing::subscriber::set_global_default(subscriber).unwrap();
             } else {
                 let layer = AtraceLayer::default();
                 let layer = match mode {
-                    Some(mode) => layer.with_async_spans(mode),
+                    Some(mode) => layer.with_async_spans("", mode),
                     None => layer,
                 };
                 tracing_subscriber::registry().with(layer).init();

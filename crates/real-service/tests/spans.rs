@@ -484,7 +484,7 @@ fn a_thousand_tasks_while_sessions_come_and_go() {
     let sessions = if std::env::var_os("ATRACE_LONG_TESTS").is_some() { 1000 } else { 30 };
     if is_program(ROLE) {
         perfetto::connect();
-        let subscriber = AtraceSubscriber::default().with_async_target("spans::waits", AsyncSpans::Beside);
+        let subscriber = AtraceSubscriber::default().with_async_spans("spans::waits", AsyncSpans::Beside);
         tracing::subscriber::set_global_default(subscriber).unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(8).enable_time().build().unwrap();

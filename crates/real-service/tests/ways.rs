@@ -7,7 +7,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use atrace::tracer::{Slice, only_atrace, only_perfetto};
-use atrace::{AtraceTag, SinkKind, atrace_begin, atrace_end, atrace_instant, control, perfetto};
+use atrace::{AtraceTag, atrace_begin, atrace_end, atrace_instant, control, perfetto};
 use atrace_real_service::{Config, Session, Setup, is_program, place, step, until, wait_for};
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
 use atrace_sys::properties::Properties;
@@ -40,12 +40,12 @@ fn an_event_goes_one_way() {
     const TAG: AtraceTag = AtraceTag::Camera;
     if is_program(TEST) {
         perfetto::connect();
-        assert_eq!(atrace::sink().kind(), SinkKind::File);
+        assert_eq!(atrace::sink().kind(), "File");
         let control = control::Control::open().unwrap();
         assert!(!atrace::atrace_is_tag_enabled(TAG));
         atrace_instant(TAG, "neither");
 
-        let on = control.enable_tags(TAG).unwrap();
+        let on = control.enable(TAG).unwrap();
         atrace_instant(TAG, "ATrace only");
         let by_atrace = Slice::begin(TAG, "begun by ATrace").unwrap();
         step(&place("session?"));
@@ -60,7 +60,7 @@ fn an_event_goes_one_way() {
         atrace_instant(TAG, "session only");
         by_atrace.end();
         let by_perfetto = Slice::begin(TAG, "begun by Perfetto").unwrap();
-        let on = control.enable_tags(TAG).unwrap();
+        let on = control.enable(TAG).unwrap();
         atrace_instant(TAG, "both again");
         by_perfetto.end();
         atrace::atrace_set_tracing_enabled(false);
@@ -140,7 +140,7 @@ fn a_layer_for_each_way() {
         let number: usize = std::env::var(STACK).unwrap().parse().unwrap();
         Stack::ALL[number].init(TAG);
         info!("neither");
-        let on = control.enable_tags(TAG).unwrap();
+        let on = control.enable(TAG).unwrap();
         let follows_atrace = Stack::ALL[number] != Stack::Perfetto;
         until("on", || enabled!(Level::INFO) == follows_atrace);
         info!("ATrace only");
@@ -370,7 +370,7 @@ fn a_program_without_a_service_goes_on() {
         perfetto::connect();
         assert!(start.elapsed() < Duration::from_secs(20));
         assert!(!perfetto::status().is_connected());
-        assert_eq!(atrace::sink().kind(), SinkKind::Perfetto);
+        assert_eq!(atrace::sink().kind(), "Perfetto");
         assert!(!atrace::atrace_is_tag_enabled(AtraceTag::App));
         for _ in 0..1000 {
             atrace_begin(AtraceTag::App, "nobody reads this");

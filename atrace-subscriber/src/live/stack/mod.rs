@@ -50,10 +50,10 @@ pub enum Walk {
     Unwinding,
 }
 
-impl Walk {
+impl Default for Walk {
     /// Returns the fastest method that works in this program. Each call tries frame pointers on the calling thread,
     /// until they have worked once.
-    pub fn of_this_program() -> Self {
+    fn default() -> Self {
         static FOUND: AtomicBool = AtomicBool::new(false);
         if FOUND.load(Ordering::Relaxed) {
             return Self::FramePointers;
@@ -67,7 +67,7 @@ impl Walk {
 
 /// The maximum number of return addresses that are stored for a stack.
 pub(super) const DEEPEST: usize = 256;
-/// The number of nested calls with which [`Walk::of_this_program`] tests whether frame pointers work.
+/// The number of nested calls with which [`Walk::default`] tests whether frame pointers work.
 const PROBED: usize = 8;
 
 thread_local! {
@@ -92,7 +92,7 @@ thread_local! {
 /// use atrace_subscriber::live::{Walk, return_addresses};
 ///
 /// let mut addresses = [0; 64];
-/// let found = return_addresses(Walk::of_this_program(), &mut addresses);
+/// let found = return_addresses(Walk::default(), &mut addresses);
 /// assert!(found > 2 && addresses[..found].iter().all(|address| *address != 0));
 /// ```
 #[inline(never)]

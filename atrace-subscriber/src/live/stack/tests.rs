@@ -28,7 +28,7 @@ fn link<const N: usize>(frames: &mut [[usize; 2]; N]) -> (usize, StackFrame) {
 /// Returns whether this program has frame pointers, which some tests need.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn has_frame_pointers() -> bool {
-    let has = Walk::of_this_program() == Walk::FramePointers;
+    let has = Walk::default() == Walk::FramePointers;
     assert!(has || option_env!("LIVE_TEST_FRAME_POINTERS").is_none());
     has
 }
@@ -265,9 +265,9 @@ fn a_probe_on_a_strange_stack_changes_nothing() {
         static PROBES: Cell<Option<(bool, Walk)>> = const { Cell::new(None) };
     }
     extern "C" fn probe() {
-        PROBES.set(Some((agrees(PROBED), Walk::of_this_program())));
+        PROBES.set(Some((agrees(PROBED), Walk::default())));
     }
-    let walk = Walk::of_this_program();
+    let walk = Walk::default();
     let has_frame_pointers = has_frame_pointers();
     // A thread that knows nothing about its stack, and one that does.
     for knows in [false, true] {

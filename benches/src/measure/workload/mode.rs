@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 
 use atrace::AtraceTag;
-use atrace::control::{Control, Switched};
+use atrace::control::{Control, Switched, ThisProcess};
 use atrace_subscriber::AtraceSubscriber;
 use tracing::Subscriber;
 use tracing::instrument::{Instrument as _, Instrumented};
@@ -123,7 +123,7 @@ impl Mode {
     pub fn set_up(&self) -> io::Result<(Option<Switched>, Option<Reading>)> {
         let control = Control::open().map_err(io::Error::other)?;
         // The properties must exist in all modes: if libcutils looks for them before they exist, it never notices them.
-        let mut switched = Some(control.enable_this_process().map_err(io::Error::other)?);
+        let mut switched = Some(control.enable(ThisProcess).map_err(io::Error::other)?);
         if !self.writes {
             switched.take().map_or(Ok(()), Switched::restore).map_err(io::Error::other)?;
         }

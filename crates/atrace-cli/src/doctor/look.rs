@@ -25,7 +25,7 @@ use std::os::unix::prelude::*;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use atrace::control::Control;
+use atrace::control::{Control, Error};
 use atrace_sys::errand::{ANSWER_MAX, Errand, Failure, User, Words, parse};
 use atrace_sys::properties::{FLAGS, Properties};
 use atrace_sys::state::NAME;
@@ -201,14 +201,18 @@ fn store(pid: u32, place: &Path, facts: &mut Facts) {
         }
     }
     facts.note("is_there", true);
-    let opened = if cfg!(target_os = "android") { Control::open() } else { Control::open_existing(place) };
+    let opened = if cfg!(target_os = "android") {
+        Control::open()
+    } else {
+        Properties::open_existing(place).map(Control::from).map_err(Error::from)
+    };
     match opened {
         Ok(control) => {
             let properties = control.properties();
             if let Ok(Some(value)) = properties.get(FLAGS) {
                 facts.add("flags", value.as_bytes());
             }
-            control.raw_patterns().iter().for_each(|pattern| facts.add("pattern", pattern));
+            control.patterns().iter().for_each(|pattern| facts.add("pattern", pattern));
             if let Some(property) = properties.find(FLAGS) {
                 facts.add("serial", property.serial().to_string());
             }

@@ -93,10 +93,10 @@ impl Store {
     /// Opens the store. Creates it only for work that [creates](Work::makes) a store.
     fn open(&self, work: &Work) -> std::result::Result<Control, Error> {
         match self.uid {
-            Some(uid) if work.makes() => Control::open_user(uid),
+            Some(uid) if work.makes() => Ok(Properties::open_uid(uid)?.into()),
             None if cfg!(target_os = "android") => Control::open(),
-            _ if work.makes() => Control::open_path(&self.path),
-            _ => Control::open_existing(&self.path),
+            _ if work.makes() => Ok(Properties::open_path(&self.path)?.into()),
+            _ => Ok(Properties::open_existing(&self.path)?.into()),
         }
     }
 
@@ -108,7 +108,9 @@ impl Store {
             opened => opened?.patience(patience),
         };
         work.perform(&control)?;
-        Ok(Content { patterns: control.patterns(), tags: control.tags() & AtraceTag::ValidMask })
+        let text = |pattern: &Vec<u8>| String::from_utf8_lossy(pattern).into_owned();
+        let patterns = control.patterns().iter().map(text).collect();
+        Ok(Content { patterns, tags: control.tags() & AtraceTag::ValidMask })
     }
 
     /// Returns whether the process uses this store.
@@ -298,26 +300,23 @@ impl Work {
         match self {
             Self::Look => {}
             Self::Enable(patterns) => {
-                let enable = |(pattern, beside): &(String, usize)| control.enable_once(pattern, *beside);
+                let enable = |(pattern, beside): &(String, usize)| control.enable((pattern, *beside));
                 // All patterns or none: if one fails, dropping the others' `Switched` undoes them.
                 let done = patterns.iter().map(enable).collect::<std::result::Result<Vec<_>, _>>()?;
                 done.into_iter().for_each(Switched::keep);
             }
             Self::All(true) => {
-                control.enable_tags(AtraceTag::all())?.keep();
+                control.enable(AtraceTag::all())?.keep();
                 control.enable("*")?.keep();
             }
             Self::All(false) => {
                 control.disable("*")?.keep();
-                control.disable_tags(AtraceTag::all())?.keep();
+                control.disable(AtraceTag::all())?.keep();
             }
             Self::Disable(pattern) => control.disable(pattern)?.keep(),
             Self::TakeBack(patterns) => {
-                for (pattern, at_least) in patterns {
-                    let listed = control.patterns().iter().filter(|other| *other == pattern).count();
-                    if listed > *at_least {
-                        control.disable_once(pattern)?.keep();
-                    }
+                for (pattern, beside) in patterns {
+                    control.disable((pattern, *beside))?.keep();
                 }
             }
         }
