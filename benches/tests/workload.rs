@@ -335,8 +335,9 @@ fn tests() {
     assert!(above("rust/span/perfetto") > 0.0);
     if has_marker {
         let raw = row("limit/raw_writes_of/rust/span/on");
-        let ratio = row("rust/span/on").above["nosub"].raw_writes.unwrap().ratio;
         let expected = above("rust/span/on") / raw.median;
+        // The ratio is left out if its interval reaches below zero, as it may on a busy machine.
+        let ratio = row("rust/span/on").above["nosub"].raw_writes.map_or(expected, |times| times.ratio);
         // A median of ratios differs from a ratio of medians, and the machine may be busy. So this checks only that
         // both have the same unit.
         assert!((0.01..100.0).contains(&(ratio / expected)), "{ratio} should be about {expected}");
