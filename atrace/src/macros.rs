@@ -22,8 +22,8 @@ macro_rules! trace_method {
     ($tag:expr $(,)?) => {
         let _atrace_scoped_event = {
             fn here() {}
-            static NAME: $crate::__private::Interned = $crate::__private::Interned::new();
-            $crate::__private::begin_scoped_event_at($tag, &NAME, || $crate::__private::path_of(&here))
+            static CALLSITE: $crate::Name = $crate::Name::new("");
+            $crate::__private::begin_scoped_event_at($tag, &CALLSITE, &here)
         };
     };
 }
@@ -58,16 +58,21 @@ macro_rules! trace_name {
     };
 }
 
-/// Functions that only the macros of this crate call.
+/// The function that only the macros of this crate call.
 #[doc(hidden)]
 pub mod private {
-    pub use crate::name::Interned;
-    pub use crate::scoped::begin_scoped_event_at;
+    use crate::{AtraceTag, Name, ScopedEvent, scoped};
 
-    /// Returns the path of a function. `_marker` is an item with the name `here` that is defined in the function's
-    /// body. The path does not contain `here`, nor the closures and `async` blocks around `here`.
+    /// Begins a slice that is named by the path of a function, until the guard is dropped. `callsite` identifies the
+    /// name; its own text is not used. `marker` is an item with the name `here` that is defined in the function's body.
+    #[inline(always)]
+    pub fn begin_scoped_event_at<T>(tag: AtraceTag, callsite: &'static Name, marker: &T) -> ScopedEvent {
+        scoped::begin_scoped_event_at(tag, &callsite.interned, || path_of(marker))
+    }
+
+    /// Returns the path of a function without the `here` at its end, nor the closures and `async` blocks around `here`.
     #[inline]
-    pub fn path_of<T>(_marker: &T) -> &'static str {
+    fn path_of<T>(_marker: &T) -> &'static str {
         let path = std::any::type_name::<T>();
         // The compiler knows the text, so it can compute the result.
         let mut path = path.strip_suffix("::here").unwrap_or(path);

@@ -29,7 +29,7 @@ pub(crate) use self::source::{Source, Text};
 #[derive(Debug)]
 pub struct Name {
     text: &'static str,
-    interned: Interned,
+    pub(crate) interned: Interned,
 }
 
 impl Name {
@@ -41,19 +41,10 @@ impl Name {
 
 /// Identifies a constant name, by the number of its callsite and a hash.
 #[derive(Debug)]
-pub struct Interned {
+pub(crate) struct Interned {
     number: Number,
-    /// The hash of the name, from which the number of a counter's track is made. It is 0 if the name was made by
-    /// [`Interned::new`], for a slice.
+    /// The hash of the name, from which the number of a counter's track is made.
     hash: u64,
-}
-
-impl Interned {
-    /// Identifies a name that is not used for a counter.
-    #[expect(clippy::new_without_default, reason = "each must be a static of its own")]
-    pub const fn new() -> Self {
-        Self { number: Number::new(), hash: 0 }
-    }
 }
 
 /// A name of an event. Nothing is formatted, and no closure is called, unless the tag is enabled.
@@ -120,7 +111,7 @@ impl<'a> Text<'a> {
         self.interned.map(|interned| &interned.number)
     }
 
-    /// Returns the hash of the name, or 0 for a constant name that was made by [`Interned::new`].
+    /// Returns the hash of the name.
     #[inline]
     pub(crate) fn hash(self) -> u64 {
         self.interned.map_or_else(|| hash::of_name(self.text), |interned| interned.hash)

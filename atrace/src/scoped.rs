@@ -72,7 +72,7 @@ pub fn begin_scoped_event_args(tag: AtraceTag, name: impl EventName, args: &[Arg
 /// Begins a slice with the constant name that `interned` identifies. `name` returns the text of the name. Only the
 /// macros of this crate call this.
 #[inline(always)]
-pub fn begin_scoped_event_at(
+pub(crate) fn begin_scoped_event_at(
     tag: AtraceTag,
     interned: &Interned,
     name: impl FnOnce() -> &'static str,
