@@ -16,8 +16,8 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt::{self, Write as _};
 
-use atrace::NameWriter;
-use atrace::tracer::{Enabled, TextBuffer};
+use atrace::tracer::TextBuffer;
+use atrace::{AtraceTag, NameWriter, atrace_f64, atrace_int64};
 use atrace_sys::panics::{PANICKED, is_caught};
 use tracing_core::field::{Field, Visit};
 use tracing_core::{Event, Metadata};
@@ -297,15 +297,15 @@ pub(crate) fn has_counter(metadata: &Metadata<'_>) -> bool {
 /// Writes the counters of an event. Counters with floating-point values are written only if `fractions` is true.
 /// Returns whether the event also needs an instant, because it has other fields or no counter at all.
 #[inline(never)]
-pub(crate) fn write_counters(event: &Event<'_>, enabled: Enabled, fractions: bool) -> bool {
-    let mut counters = Counters { enabled, fractions, others: false, found: false };
+pub(crate) fn write_counters(event: &Event<'_>, tag: AtraceTag, fractions: bool) -> bool {
+    let mut counters = Counters { tag, fractions, others: false, found: false };
     event.record(&mut counters);
     counters.others || !counters.found
 }
 
 /// A visitor that writes counters. The visitor formats nothing, so no code of the program runs.
 struct Counters {
-    enabled: Enabled,
+    tag: AtraceTag,
     fractions: bool,
     found: bool,
     others: bool,
@@ -316,7 +316,7 @@ impl Counters {
         match field.name().strip_prefix(COUNTER) {
             Some(name) => {
                 self.found = true;
-                self.enabled.int64(name, value.try_into().unwrap_or(beyond));
+                atrace_int64(self.tag, name, value.try_into().unwrap_or(beyond));
             }
             None => self.others = true,
         }
@@ -344,7 +344,7 @@ impl Visit for Counters {
         match field.name().strip_prefix(COUNTER) {
             Some(name) if self.fractions => {
                 self.found = true;
-                self.enabled.f64(name, value);
+                atrace_f64(self.tag, name, value);
             }
             _ => self.others = true,
         }

@@ -187,7 +187,7 @@ impl Lane {
     pub(crate) fn track(self) -> Option<NamedTrack<'static>> {
         let lane = entry(self.0)?;
         let name = Callsite::from_number(lane.callsite.load(Ordering::Relaxed)).metadata()?.name();
-        Some(NamedTrack::hashed(name, lane.hash.load(Ordering::Relaxed), lane.cookie()))
+        Some(NamedTrack::new(name, lane.hash.load(Ordering::Relaxed), lane.cookie()))
     }
 }
 
@@ -206,7 +206,8 @@ mod tests {
         let first = Lane::take(one, 1, 10).unwrap();
         let second = Lane::take(one, 2, 11).unwrap();
         let tracks = [first, second].map(|lane| lane.track().unwrap());
-        let expected = |lane: Lane| NamedTrack::new("lanes one", entry(lane.0).unwrap().cookie());
+        let hash = NamedTrack::hash_of("lanes one");
+        let expected = |lane: Lane| NamedTrack::new("lanes one", hash, entry(lane.0).unwrap().cookie());
         assert_eq!(tracks, [first, second].map(expected));
         assert_ne!((first, tracks[0]), (second, tracks[1]));
         first.leave(0, 20, |time| assert_eq!(time, 20));

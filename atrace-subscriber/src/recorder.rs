@@ -330,7 +330,10 @@ impl Recorder {
                 new.set_flow(flow_id(stored));
                 let (flow, cookie) = (flow_number(flow_id(stored)), stored.cookie());
                 texts.track = track;
-                let (track, name) = (NamedTrack::new(&texts.track, cookie), texts.own_name());
+                let (track, name) = (
+                    NamedTrack::new(&texts.track, NamedTrack::hash_of(&texts.track), cookie),
+                    texts.own_name(),
+                );
                 let slice = enabled.begin_on_track_at(&track, &known.site(), name, (flow, 0), &texts.args);
                 new.set_async_slice(texts, slice);
             }
@@ -574,9 +577,9 @@ impl Recorder {
     pub(crate) fn event(&self, event: &Event<'_>) {
         let Some(enabled) = self.prepared.glance().and_then(Glance::enabled) else { return };
         if enabled.is_perfetto() {
-            return typed::event(enabled, event, self.fields);
+            return typed::event(enabled, self.tag, event, self.fields);
         }
-        if fields::has_counter(event.metadata()) && !fields::write_counters(event, enabled, false) {
+        if fields::has_counter(event.metadata()) && !fields::write_counters(event, self.tag, false) {
             return;
         }
         enabled.instant(|writer: &mut NameWriter<'_>| fields::write_event(event, self.fields, writer));

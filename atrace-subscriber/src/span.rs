@@ -5,7 +5,7 @@ use std::cell::Cell;
 use atrace::tracer::{Enabled, Slice};
 use tracing_core::Metadata;
 
-use crate::callsites::Callsite;
+use crate::callsites::{Callsite, CallsiteInfo};
 use crate::span_store::StoredSpan;
 
 /// A span: either only the number of its callsite, whose metadata has the span's name, or a slot of the span store,
@@ -132,9 +132,7 @@ impl Span {
     pub(crate) fn end_recorded(self, slice: Slice, from: u32) {
         let texts = self.in_slot().and_then(StoredSpan::texts);
         let args = texts.as_deref().and_then(|texts| texts.args.get(from as usize..));
-        match (self.callsite().and_then(Callsite::info), args) {
-            (Some(info), Some(args)) => slice.end_with(info.site(), args),
-            _ => slice.end(),
-        }
+        let info = self.callsite().and_then(Callsite::info);
+        slice.end(info.as_ref().map(CallsiteInfo::site).zip(args));
     }
 }

@@ -221,7 +221,7 @@ impl Entry {
                 self.span.get().end_recorded(slice, self.recorded_from.get());
             }
         } else if let Some(slice) = slice {
-            slice.end();
+            slice.end(None);
         }
     }
 
@@ -273,7 +273,7 @@ struct Deeper([OnceCell<Box<[Entry]>>; PARTS]);
 impl Drop for Deeper {
     fn drop(&mut self) {
         for entry in self.0.iter().rev().filter_map(OnceCell::get).flat_map(|part| part.iter().rev()) {
-            entry.take_slice().into_iter().for_each(Slice::end);
+            entry.take_slice().into_iter().for_each(|slice| slice.end(None));
         }
     }
 }
@@ -451,7 +451,7 @@ impl Drop for SpanStack {
         let len = self.len.get();
         self.look(|entries| {
             let entries = (0..len).rev().filter_map(|at| entries.get(at));
-            entries.filter_map(Entry::take_slice).for_each(Slice::end);
+            entries.filter_map(Entry::take_slice).for_each(|slice| slice.end(None));
         });
     }
 }
@@ -595,7 +595,7 @@ impl SpanStack {
         compiler_fence(Ordering::SeqCst);
         self.len.set(last);
         if let Some(slice) = slice {
-            slice.end();
+            slice.end(None);
         }
     }
 

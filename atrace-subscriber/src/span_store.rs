@@ -385,9 +385,10 @@ impl StoredSpan {
             let Some(slice) = texts.async_slice.take() else { return };
             let callsite = Callsite::from_number(slot.callsite.load(Ordering::Relaxed));
             let Some((metadata, info)) = callsite.metadata().zip(callsite.info()) else { return };
-            let track = NamedTrack::new(texts.track_or(metadata.target()), self.cookie());
+            let name = texts.track_or(metadata.target());
+            let track = NamedTrack::new(name, NamedTrack::hash_of(name), self.cookie());
             let recorded = texts.args.get(texts.at_begin as usize..).unwrap_or_default();
-            slice.end_with(&track, &info.site(), recorded, 0);
+            slice.end(&track, Some((&info.site(), recorded)), 0);
         }
     }
 }

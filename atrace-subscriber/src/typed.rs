@@ -6,8 +6,8 @@
 
 use std::fmt;
 
-use atrace::NameWriter;
 use atrace::tracer::{Enabled, Encoder, Scalar, Site, TextBuffer};
+use atrace::{AtraceTag, NameWriter};
 use tracing_core::Event;
 use tracing_core::field::{Field, Visit};
 
@@ -16,9 +16,9 @@ use crate::fields::{self, COUNTER, MESSAGE, TRACK, push};
 
 /// Writes an event: its counters and, unless it has only counters, an instant. The name of the instant is the message.
 /// If the event has no message, the instant has the name that the program gave to the event, or else `module:line`.
-pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
+pub(crate) fn event(enabled: Enabled, tag: AtraceTag, event: &Event<'_>, has_fields: bool) {
     let metadata = event.metadata();
-    if fields::has_counter(metadata) && !fields::write_counters(event, enabled, true) {
+    if fields::has_counter(metadata) && !fields::write_counters(event, tag, true) {
         return;
     }
     let known = CallsiteInfo::of(metadata);

@@ -14,19 +14,22 @@
 //!
 //! A process that never was a producer of Perfetto has one backend, its sink, so there is no choice and no cost: see
 //! `sink/first.rs`. In a producer, a tag is usually enabled by Perfetto's sessions only. The two words of the gate show
-//! this case, so inlined code tests this case first ([`goes_to_sessions_only`]). A function that is not inlined
-//! ([`select_slow`]) handles all other cases.
+//! this case, so inlined code tests this case first ([`is_only_in_sessions`]). A function that is not inlined
+//! ([`select`]) handles all other cases.
 //!
-//! Many functions here are split in two, and some `inline` attributes depend on `debug_assertions`. An event may be
-//! written on the stack of a signal handler, whose stack is small. So a function must not reserve stack for buffers
-//! that only some of its callers need.
+//! [`emit`] is the way of all events that have no callsite: it checks the gate, builds the event, chooses the backend,
+//! and passes the event to [`Backend::write`]. All of this is compiled for the parts that the event has, so an event has
+//! one call between the gate and the function that writes the packet or the system call that writes the message.
+//!
+//! Some `inline` attributes depend on `debug_assertions`. An event may be written on the stack of a signal handler, whose
+//! stack is small. So a function must not reserve stack for buffers that only some of its callers need.
 
 use crate::AtraceTag;
-use crate::args::Arguments;
-use crate::event::Event;
+use crate::args::{Arg, Args, Arguments};
+use crate::event::{Event, Part};
 use crate::gate::{self, Glance};
-use crate::message::{Kind, Message, NameWriter};
-use crate::name::{Interned, Source, Text};
+use crate::message::Kind;
+use crate::name::{Source, Text};
 use crate::producer::{
     self, Amount, Encoder, Put, Site, TRACK_NAME_MAX, Track, TrackKey, Type, WholeArgs, Written, hash,
 };
@@ -102,37 +105,23 @@ pub fn backend_tags_enable(word: u64, tag: AtraceTag) -> bool {
 /// check, whose result is `glance`, has found that the tag may be enabled.
 #[inline(always)]
 pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<Backend> {
-    if refresh::is_enabled(glance, tag) { select(first::present(), tag) } else { None }
-}
-
-/// Does the same as [`enabled`], inlined: the code is larger, but the common path takes fewer instructions.
-#[inline(always)]
-pub(crate) fn enabled_inlined(glance: Glance, tag: AtraceTag) -> Option<Backend> {
-    if refresh::is_enabled(glance, tag) { select_inlined(first::present(), tag) } else { None }
-}
-
-/// Chooses the backend of an event whose tag is enabled for at least one backend.
-#[inline(always)]
-pub(crate) fn select(sink: &'static Sink, tag: AtraceTag) -> Option<Backend> {
-    match sink {
-        Sink::PerEvent if producer::EXISTS => select_either(tag),
-        sink => Some(Backend::Atrace(sink)),
+    if !refresh::is_enabled(glance, tag) {
+        return None;
+    }
+    let sink = first::present();
+    if sink.is_marker() {
+        Some(Backend::Atrace(sink))
+    } else if first::is_per_event(sink) && is_only_in_sessions(tag) {
+        Some(Backend::Perfetto)
+    } else {
+        select(sink, tag)
     }
 }
 
-/// Does the same as [`select`], inlined, for [`enabled_inlined`].
-#[inline(always)]
-fn select_inlined(sink: &'static Sink, tag: AtraceTag) -> Option<Backend> {
-    match sink {
-        Sink::PerEvent if producer::EXISTS => {
-            if is_only_in_sessions(tag) {
-                Some(Backend::Perfetto)
-            } else {
-                select_slow(tag)
-            }
-        }
-        sink => Some(Backend::Atrace(sink)),
-    }
+/// Does the same as [`enabled`] for a caller that needs no backend. This function is not inlined.
+#[inline(never)]
+pub(crate) fn is_enabled(glance: Glance, tag: AtraceTag) -> bool {
+    enabled(glance, tag).is_some()
 }
 
 /// Returns true if the words of the gate show that the tag is enabled only by Perfetto's sessions. The result may be
@@ -143,15 +132,15 @@ fn is_only_in_sessions(tag: AtraceTag) -> bool {
     producer::tags_word().is_some_and(is_by)
 }
 
-/// Chooses between the sink and Perfetto's memory.
+/// Chooses between the sink and Perfetto's memory, by the whole rule. `sink` is the reference that an event loads first.
+///
+/// Marked as cold, so that its callers keep nothing in saved registers for it.
+#[cold]
 #[inline(never)]
-fn select_either(tag: AtraceTag) -> Option<Backend> {
-    if is_only_in_sessions(tag) { Some(Backend::Perfetto) } else { select_slow(tag) }
-}
-
-/// Applies the whole rule of choosing a backend.
-#[inline(never)]
-fn select_slow(tag: AtraceTag) -> Option<Backend> {
+fn select(sink: &'static Sink, tag: AtraceTag) -> Option<Backend> {
+    if !first::is_per_event(sink) {
+        return Some(Backend::Atrace(sink));
+    }
     let tags = tag & AtraceTag::ValidMask;
     let is_wanted = !tag.intersects(ONLY_ATRACE) && producer::tags().intersects(tags);
     let is_atrace = !tag.intersects(ONLY_PERFETTO)
@@ -169,75 +158,46 @@ fn select_slow(tag: AtraceTag) -> Option<Backend> {
     }
 }
 
-/// Writes an event if its tag is enabled. Returns the backend that wrote the event, or `None` if no backend did. Call
-/// this only after the gate's check, whose result is `glance`, has found that the tag may be enabled.
+/// The result of a function that writes an event: nothing, or a slice that knows whether its begin was written.
+pub(crate) trait Outcome {
+    /// Returns the result. `written` is the backend that wrote the event, or `None` if no backend did.
+    fn of(written: Option<Written>, tag: AtraceTag) -> Self;
+}
+
+impl Outcome for () {
+    #[inline(always)]
+    fn of(_: Option<Written>, _: AtraceTag) {}
+}
+
+/// Writes an event if its tag is enabled. Only the gate's check is inlined into the caller.
 ///
-/// Inlined code builds the message for the marker, except for a constant name: events with constant names usually go to
-/// Perfetto.
+/// The parts of the event are parameters of their own, so they are passed in registers. The rest is compiled for each
+/// combination of parts that a program uses.
 #[inline(always)]
-pub(crate) fn emit<N: Source>(glance: Glance, tag: AtraceTag, event: Event<'_, N>) -> Option<Written> {
-    if refresh::is_enabled(glance, tag) { emit_enabled(first::present(), tag, event) } else { None }
-}
-
-/// Does the same as [`emit`] for a tag that is enabled. `sink` is the reference that an event loads first.
-#[inline(always)]
-fn emit_enabled<N: Source>(sink: &'static Sink, tag: AtraceTag, event: Event<'_, N>) -> Option<Written> {
-    /// Chooses the backend and writes the event. The function gets the fields of the event instead of a reference: with
-    /// a reference, the compiler would store the event in memory even if its encoding is inlined.
-    #[inline(never)]
-    fn slow(
-        sink: &'static Sink,
-        tag: AtraceTag,
-        kind: Kind,
-        track: Option<&str>,
-        name: Option<&str>,
-        interned: Option<&Interned>,
-        args: Option<&dyn Arguments>,
-    ) -> Option<Written> {
-        let name = name.map(|text| Text { text, interned });
-        select(sink, tag)?.write(tag, &Event { kind, track, name, args })
-    }
-    let Some(text) = event.as_text() else {
-        return select(sink, tag)?.write_named(tag, event);
-    };
-    if let Sink::Marker(marker) = sink
-        && text.name.is_none_or(|name| name.interned.is_none())
-    {
-        return marker.write(text);
-    }
-    if goes_to_sessions_only(sink, tag) {
-        return write_packet(tag, &text);
-    }
-    let Event { kind, track, name, args } = text;
-    slow(sink, tag, kind, track, name.map(|name| name.text), name.and_then(|name| name.interned), args)
-}
-
-/// Begins a slice with a constant name as [`emit`] does. Only the message for the marker is built inline.
-#[inline(always)]
-pub(crate) fn emit_constant(
-    glance: Glance,
+pub(crate) fn emit<'t, R: Outcome>(
     tag: AtraceTag,
-    text: &str,
-    interned: &Interned,
-) -> Option<Written> {
+    kind: impl FnOnce() -> Kind,
+    track: impl Part<Of = &'t str>,
+    name: impl Part<Of: Source>,
+    args: &[Arg<'_>],
+) -> R {
     #[inline(never)]
-    fn called(sink: &'static Sink, tag: AtraceTag, text: &str, interned: &Interned) -> Option<Written> {
-        emit_enabled(sink, tag, Event::new(Kind::Begin, Text { text, interned: Some(interned) }))
+    fn on<'t, R: Outcome>(
+        glance: Glance,
+        tag: AtraceTag,
+        track: impl Part<Of = &'t str>,
+        name: impl Part<Of: Source>,
+        kind: impl FnOnce() -> Kind,
+        args: impl Args,
+    ) -> R {
+        let event = Event { kind: kind(), track: track.get(), name: name.get(), args: args.get() };
+        R::of(enabled(glance, tag).and_then(|backend| backend.write(tag, event)), tag)
     }
-    if !refresh::is_enabled(glance, tag) {
-        return None;
+    match gate::glance(tag) {
+        None => R::of(None, tag),
+        Some(glance) if args.is_empty() => on(glance, tag, track, name, kind, ()),
+        Some(glance) => on(glance, tag, track, name, kind, args),
     }
-    match first::present() {
-        Sink::Marker(marker) => marker.write(Event::new(Kind::Begin, text)),
-        sink => called(sink, tag, text, interned),
-    }
-}
-
-/// Returns true if the tag is certainly enabled only by Perfetto's sessions, so that nothing else has to be checked.
-/// The result may be false even if this is so.
-#[inline(always)]
-pub(crate) fn goes_to_sessions_only(sink: &'static Sink, tag: AtraceTag) -> bool {
-    first::is_per_event(sink) && is_only_in_sessions(tag)
 }
 
 /// Returns the bits of the tag, without the bits that restrict the event to one backend.
@@ -253,51 +213,33 @@ impl Backend {
         producer::EXISTS && matches!(self, Self::Perfetto)
     }
 
-    /// Writes an event, without checking whether its tag is enabled. This function is not inlined.
-    #[inline(never)]
-    pub(crate) fn write(self, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
-        /// Not inlined: a packet does not need the buffer of a message on the stack, and without it the calls of the
-        /// producer's functions are compiled to jumps.
-        #[inline(never)]
-        fn by_sink(sink: &Sink, event: &Event<'_>) -> Option<Written> {
-            sink.write(*event)
-        }
-        match self {
-            Self::Atrace(sink) => by_sink(sink, event),
-            Self::Perfetto => write_packet(tag, event),
-        }
-    }
-
-    /// Writes an event as [`write`](Self::write) does, with a name of any type. For Perfetto, a name that must be
-    /// formatted is written into a buffer first. Formatting may run the program's own code; that code may write events,
-    /// too, because the thread's writer is not in use yet.
+    /// Writes an event, without checking whether its tag is enabled. Returns the backend that wrote the event, or `None`
+    /// if no backend did.
+    ///
+    /// A name that must be formatted writes itself into the message for the sink; for Perfetto it is first written into a
+    /// buffer. Formatting may run the program's own code; that code may write events, too, because the thread's writer
+    /// is not in use yet.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn write_named<N: Source>(self, tag: AtraceTag, mut event: Event<'_, N>) -> Option<Written> {
-        /// Not inlined: only events whose names must be formatted need the buffer on the stack, which may be a signal
-        /// handler's small stack.
+    pub(crate) fn write<N: Source>(self, tag: AtraceTag, event: Event<'_, N>) -> Option<Written> {
+        /// One function for all events with a text as their name, so that only messages for the marker are built by
+        /// inlined code.
         #[inline(never)]
-        fn formatted(
-            tag: AtraceTag,
-            event: &Event<'_>,
-            write: &mut dyn FnMut(&mut NameWriter<'_>),
-        ) -> Option<Written> {
-            let mut buffer = Message::new();
-            Backend::Perfetto.write(tag, &event.named(Some(Text::new(buffer.plain(write)))))
+        fn by_library(sink: &Sink, event: &Event<'_>) -> Option<Written> {
+            sink.write(*event)
         }
-        if let Self::Atrace(sink) = self {
+        if let Self::Atrace(sink) = self
+            && (sink.is_marker() || !N::IS_TEXT)
+        {
             return sink.write(event);
         }
-        if let Some(text) = event.as_text() {
-            return self.write(tag, &text);
+        let mut buffer = N::buffer();
+        let event = event.with_text(&mut buffer);
+        match self {
+            // A copy: the compiler would store the event in memory for Perfetto, too, if its address were passed.
+            Self::Atrace(sink) => by_library(sink, &{ event }),
+            Self::Perfetto => write_packet(tag, &event),
         }
-        // The closure does not refer to the event, which would then be stored in memory as a whole.
-        let mut name = event.name.take();
-        formatted(tag, &event.named(None), &mut |writer| {
-            if let Some(name) = name.take() {
-                name.write(writer);
-            }
-        })
     }
 }
 
@@ -310,20 +252,17 @@ fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
     fn count(tags: u64, name: &str, value: i64) -> Option<Written> {
         producer::count(tags, name, hash::of_name(name), value)
     }
-    #[inline(always)]
-    fn on_thread(kind: Type, tags: u64, name: Text<'_>) -> Option<Written> {
-        match name.number() {
-            Some(number) => producer::named(kind, tags, number, name.text),
-            None => producer::text(kind, tags, name.text),
-        }
-    }
-
     let tags = valid(tag);
     let Event { kind, track, name, args } = *event;
     let name = name.unwrap_or_default();
     let key = match kind {
-        Kind::Begin if args.is_none() => return on_thread(Type::Begin, tags, name),
-        Kind::Instant if args.is_none() => return on_thread(Type::Instant, tags, name),
+        Kind::Begin | Kind::Instant if args.is_none() => {
+            let kind = if kind == Kind::Begin { Type::Begin } else { Type::Instant };
+            return match name.number() {
+                Some(number) => producer::named(kind, tags, number, name.text),
+                None => producer::text(kind, tags, name.text),
+            };
+        }
         Kind::End => {
             producer::end(tags);
             return Some(Written::ByPerfetto { begun: 0 });
@@ -383,22 +322,20 @@ fn write_packet_with(
 /// Ends the youngest slice of the calling thread, whose begin was written to the sink.
 #[inline(always)]
 pub(crate) fn end_by_sink() {
-    match choice::present() {
-        Sink::Marker(marker) => _ = marker.write(Event::END),
-        sink => _ = Backend::Atrace(sink).write(AtraceTag::Never, &Event::END),
-    }
+    Backend::Atrace(choice::present()).write(AtraceTag::Never, Event::END);
 }
 
 /// Ends a slice on a track, by the backend that wrote the slice's begin: by Perfetto's backend if `tags` is not empty,
-/// otherwise by the sink.
+/// otherwise by the sink. Perfetto's backend gives the end the timestamp `time`, or the present time if `time` is 0.
 #[inline(never)]
-pub(crate) fn end_track(tags: AtraceTag, begun: u32, track: &str, cookie: i32) {
+pub(crate) fn end_track(tags: AtraceTag, begun: u32, track: &str, cookie: i32, time: u64) {
     if tags.is_empty() {
-        _ = Backend::Atrace(choice::present())
-            .write(tags, &Event::of(Kind::TrackEnd(cookie.into())).on(track));
+        let event = Event { track: Some(track), ..Event::of(Kind::TrackEnd(cookie.into())) };
+        Backend::Atrace(choice::present()).write(tags, event);
     } else {
         let key = TrackKey::named(Type::End, cookie.into());
         let track = Some(Track::of(key, track));
-        producer::write(&producer::Event { track, begun, ..producer::Event::new(Type::End, valid(tags)) });
+        let end = producer::Event::new(Type::End, valid(tags));
+        producer::write(&producer::Event { track, begun, time, ..end });
     }
 }

@@ -1,11 +1,11 @@
 //! One event, before it is encoded for a backend.
 //!
-//! The functions of `events.rs`, and most others that write events, build an [`Event`] and pass it to `backend.rs`. The
-//! event then becomes a message for ATrace or a packet for Perfetto. Building and encoding are inlined into one
-//! function for each kind of event, so the compiler drops the code for the parts that a kind of event does not have.
+//! `backend.rs` builds an [`Event`] from the parts that a function of `events.rs` passes, and the event then becomes a
+//! message for ATrace or a packet for Perfetto. Building and encoding are inlined into one function for each kind of
+//! event, so the compiler drops the code for the parts that a kind of event does not have.
 //!
 //! The name of an event has one of the types of [`Source`]: a text, a constant, or a value that writes the name into the
-//! message. If the name exists as text, [`Event::as_text`] returns the event with the type `Event<Text>`.
+//! message. The marker takes an event with a name of any type; the other backends take an event whose name is a [`Text`].
 
 use atrace_sys::process;
 
@@ -44,37 +44,18 @@ impl<'a, N> Event<'a, N> {
     pub(crate) const fn new(kind: Kind, name: N) -> Self {
         Self { kind, track: None, name: Some(name), args: None }
     }
-
-    /// Returns the event with `track` as its track.
-    #[inline(always)]
-    pub(crate) fn on(self, track: &'a str) -> Self {
-        Self { track: Some(track), ..self }
-    }
-
-    /// Returns the event with `args` as its arguments.
-    #[inline(always)]
-    pub(crate) fn with(self, args: Option<&'a dyn Arguments>) -> Self {
-        Self { args, ..self }
-    }
-
-    /// Returns the event with `name` as its name.
-    #[inline(always)]
-    pub(crate) fn named<'b>(&self, name: Option<Text<'b>>) -> Event<'b>
-    where
-        'a: 'b,
-    {
-        Event { kind: self.kind, track: self.track, name, args: self.args }
-    }
 }
 
-impl<N: Source> Event<'_, N> {
-    /// Returns the event with its name as text, or `None` if the name must be formatted.
+impl<'a, N: Source> Event<'a, N> {
+    /// Returns the event with its name as text.
     #[inline(always)]
-    pub(crate) fn as_text(&self) -> Option<Event<'_>> {
-        match &self.name {
-            None => Some(self.named(None)),
-            Some(name) => name.text().map(|text| self.named(Some(text))),
-        }
+    pub(crate) fn with_text<'b>(self, buffer: &'b mut N::Buffer) -> Event<'b>
+    where
+        Self: 'b,
+    {
+        let Self { kind, track, name, args } = self;
+        let Some(name) = name else { return Event { kind, track, name: None, args } };
+        Event { kind, track, name: Some(name.text(buffer)), args }
     }
 }
 
@@ -100,5 +81,33 @@ impl<N: WriteName> WriteName for NameAndArgs<'_, N> {
         if let Some(args) = self.args {
             args.push(writer);
         }
+    }
+}
+
+/// A part of an event as a parameter: a value, or `()` if the event does not have the part. The parameter `()` takes no
+/// register, and no code is compiled for the absent part.
+pub(crate) trait Part {
+    /// The type of the part.
+    type Of;
+
+    /// Returns the part, or `None` for `()`.
+    fn get(self) -> Option<Self::Of>;
+}
+
+impl Part for () {
+    type Of = &'static str;
+
+    #[inline(always)]
+    fn get(self) -> Option<&'static str> {
+        None
+    }
+}
+
+impl<N: Source> Part for N {
+    type Of = N;
+
+    #[inline(always)]
+    fn get(self) -> Option<N> {
+        Some(self)
     }
 }

@@ -67,7 +67,7 @@ pub mod private {
     /// name; its own text is not used. `marker` is an item with the name `here` that is defined in the function's body.
     #[inline(always)]
     pub fn begin_scoped_event_at<T>(tag: AtraceTag, callsite: &'static Name, marker: &T) -> ScopedEvent {
-        scoped::begin_scoped_event_at(tag, &callsite.interned, || path_of(marker))
+        scoped::begin_scoped_event_at(tag, callsite, || path_of(marker))
     }
 
     /// Returns the path of a function without the `here` at its end, nor the closures and `async` blocks around `here`.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::message::{NameWriter, WriteName};
+use crate::message::{Message, NameWriter, WriteName};
 use crate::producer::{Number, hash};
 
 pub(crate) use self::source::{Source, Text};
@@ -29,7 +29,7 @@ pub(crate) use self::source::{Source, Text};
 #[derive(Debug)]
 pub struct Name {
     text: &'static str,
-    pub(crate) interned: Interned,
+    interned: Interned,
 }
 
 impl Name {
@@ -37,13 +37,19 @@ impl Name {
     pub const fn new(text: &'static str) -> Self {
         Self { text, interned: Interned { number: Number::new(), hash: hash::of_name(text) } }
     }
+
+    /// Returns a name with the identity of this constant and another text, for a slice. The text must always be the same.
+    #[inline(always)]
+    pub(crate) const fn with_text<'a>(&'a self, text: &'a str) -> Text<'a> {
+        Text { text, interned: Some(&self.interned) }
+    }
 }
 
-/// Identifies a constant name, by the number of its callsite and a hash.
+/// Identifies a constant name, by the number of its callsite and a hash, from which the number of a counter's track is
+/// made.
 #[derive(Debug)]
 pub(crate) struct Interned {
     number: Number,
-    /// The hash of the name, from which the number of a counter's track is made.
     hash: u64,
 }
 
@@ -85,8 +91,19 @@ mod source {
     /// The operations on a name that backends need. Other crates have no access to this trait, so their types can't be
     /// names of events.
     pub trait Source: WriteName {
-        /// Returns the name if it exists as text, or `None` if it must be formatted.
-        fn text(&self) -> Option<Text<'_>>;
+        /// Whether the name exists as text, so that it need not be formatted.
+        const IS_TEXT: bool;
+
+        /// The memory in which a name that must be formatted becomes a text. A name that exists as text needs none: `()`.
+        type Buffer;
+
+        /// Returns an empty buffer.
+        fn buffer() -> Self::Buffer;
+
+        /// Returns the name as text.
+        fn text<'a>(self, buffer: &'a mut Self::Buffer) -> Text<'a>
+        where
+            Self: 'a;
     }
 
     /// A name that exists as text.
@@ -126,9 +143,18 @@ impl WriteName for Text<'_> {
 }
 
 impl Source for Text<'_> {
+    const IS_TEXT: bool = true;
+    type Buffer = ();
+
     #[inline(always)]
-    fn text(&self) -> Option<Text<'_>> {
-        Some(*self)
+    fn buffer() {}
+
+    #[inline(always)]
+    fn text<'a>(self, _: &'a mut ()) -> Text<'a>
+    where
+        Self: 'a,
+    {
+        self
     }
 }
 
@@ -140,9 +166,18 @@ impl WriteName for &str {
 }
 
 impl Source for &str {
+    const IS_TEXT: bool = true;
+    type Buffer = ();
+
     #[inline(always)]
-    fn text(&self) -> Option<Text<'_>> {
-        Some(Text::new(self))
+    fn buffer() {}
+
+    #[inline(always)]
+    fn text<'a>(self, _: &'a mut ()) -> Text<'a>
+    where
+        Self: 'a,
+    {
+        Text::new(self)
     }
 }
 
@@ -154,9 +189,18 @@ impl WriteName for &String {
 }
 
 impl Source for &String {
+    const IS_TEXT: bool = true;
+    type Buffer = ();
+
     #[inline(always)]
-    fn text(&self) -> Option<Text<'_>> {
-        Some(Text::new(self))
+    fn buffer() {}
+
+    #[inline(always)]
+    fn text<'a>(self, _: &'a mut ()) -> Text<'a>
+    where
+        Self: 'a,
+    {
+        Text::new(self)
     }
 }
 
@@ -168,9 +212,18 @@ impl WriteName for &'static Name {
 }
 
 impl Source for &'static Name {
+    const IS_TEXT: bool = true;
+    type Buffer = ();
+
     #[inline(always)]
-    fn text(&self) -> Option<Text<'_>> {
-        Some(Text { text: self.text, interned: Some(&self.interned) })
+    fn buffer() {}
+
+    #[inline(always)]
+    fn text<'a>(self, _: &'a mut ()) -> Text<'a>
+    where
+        Self: 'a,
+    {
+        self.with_text(self.text)
     }
 }
 
@@ -182,15 +235,37 @@ impl WriteName for fmt::Arguments<'_> {
 }
 
 impl Source for fmt::Arguments<'_> {
+    const IS_TEXT: bool = false;
+    type Buffer = Message;
+
     #[inline(always)]
-    fn text(&self) -> Option<Text<'_>> {
-        None
+    fn buffer() -> Message {
+        Message::new()
+    }
+
+    #[inline(always)]
+    fn text<'a>(self, buffer: &'a mut Message) -> Text<'a>
+    where
+        Self: 'a,
+    {
+        Text::new(buffer.plain(|writer| self.write(writer)))
     }
 }
 
 impl<F: FnOnce(&mut NameWriter<'_>)> Source for F {
+    const IS_TEXT: bool = false;
+    type Buffer = Message;
+
     #[inline(always)]
-    fn text(&self) -> Option<Text<'_>> {
-        None
+    fn buffer() -> Message {
+        Message::new()
+    }
+
+    #[inline(always)]
+    fn text<'a>(self, buffer: &'a mut Message) -> Text<'a>
+    where
+        Self: 'a,
+    {
+        Text::new(buffer.plain(self))
     }
 }

@@ -2,9 +2,11 @@
 
 use crate::AtraceTag;
 use crate::args::Arg;
-use crate::backend::emit_constant;
+use crate::backend::{self, Outcome, emit};
+use crate::event::Event;
 use crate::gate;
-use crate::name::{EventName, Interned};
+use crate::message::Kind;
+use crate::name::{EventName, Name};
 use crate::slice::Slice;
 
 /// A guard that ends its slice when it is dropped.
@@ -34,7 +36,7 @@ impl Drop for ScopedEvent {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(slice) = self.slice.take() {
-            slice.end();
+            slice.end(None);
         }
     }
 }
@@ -51,7 +53,7 @@ impl Drop for ScopedEvent {
 /// ```
 #[inline(always)]
 pub fn begin_scoped_event(tag: AtraceTag, name: &str) -> ScopedEvent {
-    ScopedEvent { slice: Slice::begin_with(tag, name, &[]) }
+    ScopedEvent { slice: emit(tag, || Kind::Begin, (), name, &[]) }
 }
 
 /// Begins a slice as [`begin_scoped_event`] does, with arguments and a name of any type.
@@ -66,18 +68,22 @@ pub fn begin_scoped_event(tag: AtraceTag, name: &str) -> ScopedEvent {
 /// ```
 #[inline(always)]
 pub fn begin_scoped_event_args(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) -> ScopedEvent {
-    ScopedEvent { slice: Slice::begin_with(tag, name, args) }
+    ScopedEvent { slice: emit(tag, || Kind::Begin, (), name, args) }
 }
 
-/// Begins a slice with the constant name that `interned` identifies. `name` returns the text of the name. Only the
-/// macros of this crate call this.
+/// Begins a slice whose name has the identity of the constant `name`, and the text that `text` returns. Only the macros
+/// of this crate call this.
+///
+/// All of this function is inlined, because the compiler knows the text only in the caller.
 #[inline(always)]
 pub(crate) fn begin_scoped_event_at(
     tag: AtraceTag,
-    interned: &Interned,
-    name: impl FnOnce() -> &'static str,
+    name: &Name,
+    text: impl FnOnce() -> &'static str,
 ) -> ScopedEvent {
-    let slice =
-        gate::glance(tag).and_then(|glance| Slice::by(emit_constant(glance, tag, name(), interned), tag));
-    ScopedEvent { slice }
+    let begin = |glance| {
+        let event = Event::new(Kind::Begin, name.with_text(text()));
+        Outcome::of(backend::enabled(glance, tag)?.write(tag, event), tag)
+    };
+    ScopedEvent { slice: gate::glance(tag).and_then(begin) }
 }

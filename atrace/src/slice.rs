@@ -15,10 +15,7 @@ use std::num::NonZeroU64;
 use atrace_sys::fork::{Generation, generation};
 
 use crate::AtraceTag;
-use crate::args::{Arg, Args};
-use crate::backend::{self, emit};
-use crate::event::Event;
-use crate::gate::{self, Glance};
+use crate::backend::{self, Outcome, emit};
 use crate::message::Kind;
 use crate::name::EventName;
 use crate::producer::{self, Site, Track, TrackKey, Type, Written};
@@ -92,54 +89,23 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Returns a slice whose begin was written by this backend, or `None` if no backend wrote the begin.
-    #[inline(always)]
-    pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Option<Self> {
-        Some(Self { origin: SliceOrigin::now(written?, tag)?, _not_send: PhantomData })
-    }
-
-    /// Begins a slice as [`atrace_begin`](crate::atrace_begin) does, with a name of any type. Returns `None` if the
-    /// begin was not written.
-    ///
-    /// For Perfetto the result is also a slice if the begin was [lost](crate::perfetto::Status::lost) because the
-    /// memory was full, or because the service had not reported its sessions yet. In that case the end is lost, too.
-    #[inline(always)]
-    pub fn begin(tag: AtraceTag, name: impl EventName) -> Option<Self> {
-        Self::begin_with(tag, name, &[])
-    }
-
-    /// Begins a slice as [`begin`](Self::begin) does, with arguments.
-    #[inline(always)]
-    pub(crate) fn begin_with(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) -> Option<Self> {
-        #[inline(never)]
-        fn on(glance: Glance, tag: AtraceTag, name: impl EventName, args: impl Args) -> Option<Slice> {
-            Slice::by(emit(glance, tag, Event::new(Kind::Begin, name).with(args.get())), tag)
-        }
-        match gate::glance(tag) {
-            None => None,
-            Some(glance) if args.is_empty() => on(glance, tag, name, ()),
-            Some(glance) => on(glance, tag, name, args),
-        }
-    }
-
-    /// Writes the end if this process wrote the begin, even if the tag has been disabled meanwhile.
-    #[inline(always)]
-    pub fn end(self) {
-        end_slice(self.origin);
-    }
-
-    /// Ends the slice as [`end`](Self::end) does. In Perfetto's memory the end has the arguments in `args`, as
-    /// [`Encoder`] encodes them for this callsite.
+    /// Writes the end if this process wrote the begin, even if the tag has been disabled meanwhile. In Perfetto's memory
+    /// the end has the arguments in `args`, as [`Encoder`] encodes them for this callsite.
     ///
     /// [`Encoder`]: crate::tracer::Encoder
-    pub fn end_with(self, site: Site<'_>, args: &[u8]) {
-        match self.origin.end() {
-            Some(SliceEnd::ByPerfetto { tags }) => {
-                let end = producer::Event::new(Type::End, tags);
-                producer::write(&producer::Event { site: Some(site), args, ..end });
-            }
-            _ => self.end(),
+    #[inline(always)]
+    pub fn end(self, args: Option<(Site<'_>, &[u8])>) {
+        match args {
+            None => end_slice(self.origin),
+            Some((site, args)) => end_slice_with(self.origin, site, args),
         }
+    }
+}
+
+impl Outcome for Option<Slice> {
+    #[inline(always)]
+    fn of(written: Option<Written>, tag: AtraceTag) -> Self {
+        Some(Slice { origin: SliceOrigin::now(written?, tag)?, _not_send: PhantomData })
     }
 }
 
@@ -149,6 +115,17 @@ fn end_slice(origin: SliceOrigin) {
         Some(SliceEnd::ByAtrace) => backend::end_by_sink(),
         Some(SliceEnd::ByPerfetto { tags }) => producer::end(tags),
         None => {}
+    }
+}
+
+#[inline(never)]
+fn end_slice_with(origin: SliceOrigin, site: Site<'_>, args: &[u8]) {
+    match origin.end() {
+        Some(SliceEnd::ByPerfetto { tags }) => {
+            let end = producer::Event::new(Type::End, tags);
+            producer::write(&producer::Event { site: Some(site), args, ..end });
+        }
+        _ => end_slice(origin),
     }
 }
 
@@ -167,58 +144,42 @@ pub struct TrackSlice {
 
 impl TrackSlice {
     /// Begins a slice as [`atrace_async_for_track_begin`](crate::atrace_async_for_track_begin) does, with a name of
-    /// any type. Returns `None` if the begin was not written, as [`Slice::begin`] does.
+    /// any type. Returns `None` if the begin was not written, as [`Enabled::begin`](crate::tracer::Enabled::begin) does.
     #[inline(always)]
     pub fn begin(tag: AtraceTag, track_name: &str, name: impl EventName, cookie: i32) -> Option<Self> {
-        #[inline(never)]
-        fn on(
-            glance: Glance,
-            tag: AtraceTag,
-            track: &str,
-            name: impl EventName,
-            cookie: i32,
-        ) -> Option<TrackSlice> {
-            TrackSlice::by(
-                emit(glance, tag, Event::new(Kind::TrackBegin(cookie.into()), name).on(track)),
-                tag,
-            )
-        }
-        gate::glance(tag).and_then(|glance| on(glance, tag, track_name, name, cookie))
+        emit(tag, move || Kind::TrackBegin(cookie.into()), track_name, name, &[])
     }
 
-    /// Returns a slice whose begin was written by this backend, or `None` if no backend wrote the begin.
+    /// Writes the end if this process wrote the begin, even if the tag has been disabled meanwhile. The track must be that
+    /// of the begin.
+    ///
+    /// In Perfetto's memory the end has the arguments in `args`, as for [`Slice::end`], and its timestamp is `time`, in
+    /// nanoseconds of `CLOCK_BOOTTIME` (see [`now`]). If `time` is 0, the timestamp is the present time.
+    ///
+    /// [`now`]: crate::tracer::now
     #[inline(always)]
-    pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Option<Self> {
+    pub fn end(self, track: &NamedTrack<'_>, args: Option<(&Site<'_>, &[u8])>, time: u64) {
+        if self.by != generation() {
+            return;
+        }
+        match args {
+            Some((site, args)) if !self.tags.is_empty() => {
+                let (track, tags) = (track.track(Type::End), backend::valid(self.tags));
+                producer::end_traced(tags, &track, site, time, self.begun, args);
+            }
+            _ => backend::end_track(self.tags, self.begun, track.name, track.cookie, time),
+        }
+    }
+}
+
+impl Outcome for Option<TrackSlice> {
+    #[inline(always)]
+    fn of(written: Option<Written>, tag: AtraceTag) -> Self {
         let (tags, begun) = match written? {
             Written::ByAtrace => (AtraceTag::Never, 0),
             Written::ByPerfetto { begun } => (tag & AtraceTag::ValidMask, begun),
         };
-        Some(Self { by: generation(), tags, begun })
-    }
-
-    /// Ends the slice as [`end`](Self::end) does. In Perfetto's memory the end has the arguments in `args`, as for
-    /// [`Slice::end_with`], and its timestamp is `time`, in nanoseconds of `CLOCK_BOOTTIME` (see [`now`]). If
-    /// `time` is 0, the timestamp is the present time.
-    ///
-    /// [`now`]: crate::tracer::now
-    #[inline(always)]
-    pub fn end_with(self, track: &NamedTrack<'_>, site: &Site<'_>, args: &[u8], time: u64) {
-        if self.tags.is_empty() {
-            return self.end(track.name, track.cookie);
-        }
-        if self.by == generation() {
-            let (track, tags) = (track.track(Type::End), backend::valid(self.tags));
-            producer::end_traced(tags, &track, site, time, self.begun, args);
-        }
-    }
-
-    /// Writes the end if this process wrote the begin, even if the tag has been disabled meanwhile. The track and the
-    /// cookie must be those of the begin.
-    #[inline]
-    pub fn end(self, track_name: &str, cookie: i32) {
-        if self.by == generation() {
-            backend::end_track(self.tags, self.begun, track_name, cookie);
-        }
+        Some(TrackSlice { by: generation(), tags, begun })
     }
 }
 
@@ -231,15 +192,10 @@ pub struct NamedTrack<'a> {
 }
 
 impl<'a> NamedTrack<'a> {
-    /// Returns the track with this name and this cookie.
-    pub fn new(name: &'a str, cookie: i32) -> Self {
-        Self::hashed(name, Self::hash_of(name), cookie)
-    }
-
     /// Returns the track with this name and this cookie. `hash` must be the result of [`hash_of`](Self::hash_of) for
     /// the name.
     #[inline(always)]
-    pub const fn hashed(name: &'a str, hash: u64, cookie: i32) -> Self {
+    pub const fn new(name: &'a str, hash: u64, cookie: i32) -> Self {
         Self { name, hash, cookie }
     }
 

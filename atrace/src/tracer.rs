@@ -33,10 +33,10 @@
 
 use atrace_sys::text::cut;
 
-use crate::backend::{self, Backend};
+use crate::backend::{self, Backend, Outcome};
 use crate::event::Event;
 use crate::message::Kind;
-use crate::name::{EventName, Text};
+use crate::name::EventName;
 use crate::producer::{self, TRACK_NAME_MAX, Type};
 use crate::{AtraceTag, gate};
 
@@ -64,17 +64,17 @@ pub struct Glance {
 /// const TAG: PreparedTag = PreparedTag::new(AtraceTag::Database);
 ///
 /// #[inline]
-/// fn on_query(text: &str, rows: i64) {
+/// fn on_query(text: &str, rows: usize) {
 ///     if let Some(glance) = TAG.glance() {
 ///         write_events(glance, text, rows);
 ///     }
 /// }
 ///
 /// #[inline(never)]
-/// fn write_events(glance: Glance, text: &str, rows: i64) {
+/// fn write_events(glance: Glance, text: &str, rows: usize) {
 ///     if let Some(enabled) = glance.enabled() {
 ///         enabled.instant(text);
-///         enabled.int64("rows", rows);
+///         enabled.instant(format_args!("{rows} rows"));
 ///     }
 /// }
 /// # on_query("text", 7);
@@ -118,7 +118,7 @@ impl Glance {
     /// Determines whether at least one of the tags is enabled. If so, returns a value that writes events.
     #[inline(always)]
     pub fn enabled(self) -> Option<Enabled> {
-        backend::enabled_inlined(self.found, self.tag).map(|backend| Enabled { backend, tag: self.tag })
+        backend::enabled(self.found, self.tag).map(|backend| Enabled { backend, tag: self.tag })
     }
 }
 
@@ -142,25 +142,17 @@ impl Enabled {
     /// Writes an instant as [`atrace_instant_args`](crate::atrace_instant_args) does, without arguments.
     #[inline(always)]
     pub fn instant(self, name: impl EventName) {
-        self.backend.write_named(self.tag, Event::new(Kind::Instant, name));
+        self.backend.write(self.tag, Event::new(Kind::Instant, name));
     }
 
-    /// Begins a slice as [`Slice::begin`] does.
+    /// Begins a slice as [`atrace_begin_args`](crate::atrace_begin_args) does, without arguments. Returns `None` if the
+    /// begin was not written.
+    ///
+    /// For Perfetto the result is also a slice if the begin was [lost](crate::perfetto::Status::lost) because the
+    /// memory was full, or because the service had not reported its sessions yet. In that case the end is lost, too.
     #[inline(always)]
     pub fn begin(self, name: impl EventName) -> Option<Slice> {
-        Slice::by(self.backend.write_named(self.tag, Event::new(Kind::Begin, name)), self.tag)
-    }
-
-    /// Sets a counter as [`atrace_int64`](crate::atrace_int64) does.
-    #[inline(never)]
-    pub fn int64(self, name: &str, value: i64) {
-        self.backend.write(self.tag, &Event::new(Kind::Int64(value), Text::new(name)));
-    }
-
-    /// Sets a counter to a floating-point value as [`atrace_f64`](crate::atrace_f64) does.
-    #[inline(never)]
-    pub fn f64(self, name: &str, value: f64) {
-        self.backend.write(self.tag, &Event::new(Kind::Float(value.to_bits()), Text::new(name)));
+        Outcome::of(self.backend.write(self.tag, Event::new(Kind::Begin, name)), self.tag)
     }
 
     /// Writes an instant with encoded arguments into Perfetto's memory. If `name` is `None`, the event has the name
@@ -176,7 +168,7 @@ impl Enabled {
     #[inline(always)]
     pub fn begin_at(self, site: &Site<'_>, name: Option<&str>, flow: u64, args: &[u8]) -> Option<Slice> {
         let (name, tags) = (name.map(|name| cut(name, TRACK_NAME_MAX)), backend::valid(self.tag));
-        Slice::by(producer::traced(Type::Begin, tags, None, site, name, (flow, 0), args), self.tag)
+        Outcome::of(producer::traced(Type::Begin, tags, None, site, name, (flow, 0), args), self.tag)
     }
 
     /// Begins a slice on a track, with encoded arguments, in Perfetto's memory. If `name` is `None`, the slice has
@@ -198,6 +190,6 @@ impl Enabled {
         let name = name.map(|name| cut(name, TRACK_NAME_MAX));
         let (track, tags) = (track.track(Type::Begin), backend::valid(self.tag));
         let written = producer::traced(Type::Begin, tags, Some(&track), site, name, (flow, time), args);
-        TrackSlice::by(written, self.tag)
+        Outcome::of(written, self.tag)
     }
 }

@@ -6,7 +6,7 @@ mod common;
 mod cases {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use atrace::tracer::Slice;
+    use atrace::tracer::{Glance, PreparedTag};
     use atrace::*;
 
     use crate::common::{Place, case, control, pid, threads, until};
@@ -124,9 +124,10 @@ mod cases {
     fn a_scoped_event_is_ended_by_who_began_it() {
         let name = case!({
             let outer = begin_scoped_event(TAG, "outer");
-            let slice = Slice::begin(TAG, "slice").unwrap();
+            let enabled = PreparedTag::new(TAG).glance().and_then(Glance::enabled).unwrap();
+            let slice = enabled.begin("slice").unwrap();
             let child = in_fork(|| {
-                slice.end(); // Writes nothing: the slice is the parent's.
+                slice.end(None); // Writes nothing: the slice is the parent's.
                 drop(outer);
                 drop(begin_scoped_event(TAG, "own"));
             });

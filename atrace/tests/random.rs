@@ -25,7 +25,7 @@ mod cases {
     use std::time::Duration;
 
     use atrace::perfetto::{self, Recording};
-    use atrace::tracer::{Slice, TrackSlice};
+    use atrace::tracer::{Glance, NamedTrack, PreparedTag, Slice, TrackSlice};
     use atrace::*;
     use atrace_cli::service::{Keep, Report, Service};
 
@@ -58,6 +58,15 @@ mod cases {
         Unguarded(AtraceTag),
         Guarded(Option<Slice>),
         Scoped(ScopedEvent),
+    }
+
+    /// Begins a slice as a tracer does.
+    fn begin(tag: AtraceTag, name: impl EventName) -> Option<Slice> {
+        PreparedTag::new(tag).glance().and_then(Glance::enabled)?.begin(name)
+    }
+
+    fn track(name: &str, cookie: i32) -> NamedTrack<'_> {
+        NamedTrack::new(name, NamedTrack::hash_of(name), cookie)
     }
 
     struct OnTrack {
@@ -130,10 +139,8 @@ mod cases {
                     }
                     1 => Open::Scoped(begin_scoped_event_args(tag, &*name, &args)),
                     2 => Open::Scoped(begin_scoped_event_args(tag, &NAMES[level], &[])),
-                    3 => Open::Guarded(Slice::begin(tag, &name)),
-                    4 => {
-                        Open::Guarded(Slice::begin(tag, |writer: &mut NameWriter<'_>| writer.push_str(&name)))
-                    }
+                    3 => Open::Guarded(begin(tag, &name)),
+                    4 => Open::Guarded(begin(tag, |writer: &mut NameWriter<'_>| writer.push_str(&name))),
                     5 => Open::Scoped(begin_scoped_event(tag, &name)),
                     6 => {
                         atrace_begin_args(tag, format_args!("{name}"), &[]);
@@ -155,7 +162,7 @@ mod cases {
             let before = lost();
             match open {
                 Open::Unguarded(tag) => atrace_end(tag),
-                Open::Guarded(slice) => slice.into_iter().for_each(Slice::end),
+                Open::Guarded(slice) => slice.into_iter().for_each(|slice| slice.end(None)),
                 Open::Scoped(event) => drop(event),
             }
             if self.sessions == 1 {
@@ -196,7 +203,7 @@ mod cases {
             let OnTrack { slice, cookie, recording } = self.tracks.swap_remove(at);
             let (is_written, before, line) = (slice.is_some(), lost(), format!("2 @{cookie}"));
             if let Some(slice) = slice {
-                slice.end("track", cookie);
+                slice.end(&track("track", cookie), None, 0);
             }
             let lost = lost() - before;
             assert!(lost <= if is_written { self.sessions } else { 0 });
@@ -267,13 +274,13 @@ mod cases {
                     while let Some((open, _)) = open.pop() {
                         match open {
                             Open::Unguarded(tag) => atrace_end(tag),
-                            Open::Guarded(slice) => slice.into_iter().for_each(Slice::end),
+                            Open::Guarded(slice) => slice.into_iter().for_each(|slice| slice.end(None)),
                             Open::Scoped(event) => drop(event),
                         }
                     }
                     self.tracks.drain(..).for_each(|OnTrack { slice, cookie, .. }| {
                         if let Some(slice) = slice {
-                            slice.end("track", cookie);
+                            slice.end(&track("track", cookie), None, 0);
                         }
                     });
                     atrace_instant(AtraceTag::App, "child");
@@ -329,7 +336,7 @@ mod cases {
                 980..985 => self.switch_recording(),
                 985..990 => {
                     let panics = |_: &mut NameWriter<'_>| resume_unwind(Box::new(()));
-                    let begin = || _ = Slice::begin(tag, panics);
+                    let begin = || _ = begin(tag, panics);
                     assert!(catch_unwind(AssertUnwindSafe(begin)).is_err());
                 }
                 990..999 => self.in_a_thread(level + 1),
@@ -479,7 +486,7 @@ mod cases {
                 atrace_async_end(tag, &name, 7);
                 TrackSlice::begin(tag, &name, |writer: &mut NameWriter<'_>| writer.push_str(&name), 7)
                     .unwrap()
-                    .end(&name, 7);
+                    .end(&track(&name, 7), None, 0);
                 atrace_instant_for_track(tag, &name, &name);
                 atrace_int64(tag, &name, 7);
                 let all = [Arg::Str("one", &name), Arg::Str("two", &name)];
@@ -521,7 +528,7 @@ mod cases {
                 name.push_str("name");
             };
             let slice = TrackSlice::begin(AtraceTag::App, "track", switch, 7).unwrap();
-            slice.end("track", 7);
+            slice.end(&track("track", 7), None, 0);
             recording.unwrap().finish().unwrap();
             let kinds: Vec<_> = Trace::open(&path).events().iter().map(|event| event.kind).collect();
             assert_eq!(kinds, [1, 2]);
@@ -565,7 +572,7 @@ mod cases {
                     // While a trace is read, it would only become longer.
                     until("it goes on", || !IS_PAUSED.load(Ordering::Relaxed));
                     if let Some(slice) = TrackSlice::begin(AtraceTag::App, "track", "name", 7) {
-                        slice.end("track", 7);
+                        slice.end(&track("track", 7), None, 0);
                     }
                     WRITTEN.fetch_add(1, Ordering::Relaxed);
                 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use atrace::control::{Properties, ThisProcess};
-use atrace::tracer::Slice;
+use atrace::tracer::{Glance, PreparedTag};
 use atrace::*;
 use common::{Place, case, control};
 
@@ -42,7 +42,7 @@ fn scoped_events_stay_balanced_however_fast_it_is_switched() {
                                 );
                             }
                             trace_method!(AtraceTag::Camera);
-                            Slice::begin(AtraceTag::Camera, "slice").into_iter().for_each(Slice::end);
+                            drop(begin_scoped_event_args(AtraceTag::Camera, "slice", &[]));
                         }
                     })
                 })
@@ -234,9 +234,11 @@ fn a_switch_holds_for_the_very_next_event_of_every_thread() {
                     scope.spawn(move || {
                         while asked.recv().is_ok() {
                             let before = MARK.load(Ordering::SeqCst);
-                            let slice = Slice::begin(AtraceTag::Camera, "x");
+                            let enabled =
+                                PreparedTag::new(AtraceTag::Camera).glance().and_then(Glance::enabled);
+                            let slice = enabled.and_then(|enabled| enabled.begin("x"));
                             answer.send((slice.is_some(), before)).unwrap();
-                            slice.into_iter().for_each(Slice::end);
+                            slice.into_iter().for_each(|slice| slice.end(None));
                         }
                     });
                     (ask, answered)

@@ -19,7 +19,7 @@ mod cases {
     use std::sync::OnceLock;
     use std::time::Duration;
 
-    use atrace::tracer::Slice;
+    use atrace::tracer::{Glance, PreparedTag};
     use atrace::*;
     use atrace_cli::service::{Keep, Service};
 
@@ -59,7 +59,11 @@ mod cases {
         ("trace_method", || {
             trace_method!(TAG);
         }),
-        ("slice", || Slice::begin(TAG, "slice").into_iter().for_each(Slice::end)),
+        ("slice", || {
+            let enabled = PreparedTag::new(TAG).glance().and_then(Glance::enabled);
+            let slice = enabled.and_then(|enabled| enabled.begin("slice"));
+            slice.into_iter().for_each(|slice| slice.end(None));
+        }),
         ("begin_args", || {
             atrace_begin_args(TAG, &NAME, &[Arg::Float("real", 1.5)]);
             atrace_end(TAG);

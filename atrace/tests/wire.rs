@@ -6,7 +6,7 @@ mod common;
 use std::task::{Context, Poll, Waker};
 
 use atrace::control::ThisProcess;
-use atrace::tracer::Slice;
+use atrace::tracer::{Glance, PreparedTag, Slice};
 use atrace::*;
 use common::{Place, case, control};
 
@@ -52,10 +52,14 @@ fn write_everything() {
     drop(begin_scoped_event(TAG, "scoped"));
     drop(begin_scoped_event_args(TAG, format_args!("scoped {}", 1), &[]));
     drop(begin_scoped_event_args(TAG, |name: &mut NameWriter<'_>| name.push_str("scoped with"), &[]));
-    Slice::begin(TAG, "slice").into_iter().for_each(Slice::end);
-    Slice::begin(TAG, |name: &mut NameWriter<'_>| name.push_str("slice with"))
-        .into_iter()
-        .for_each(Slice::end);
+    begin(TAG, "slice").into_iter().for_each(|slice| slice.end(None));
+    let slice = begin(TAG, |name: &mut NameWriter<'_>| name.push_str("slice with"));
+    slice.into_iter().for_each(|slice| slice.end(None));
+}
+
+/// Begins a slice as a tracer does.
+fn begin(tag: AtraceTag, name: impl EventName) -> Option<Slice> {
+    PreparedTag::new(tag).glance().and_then(Glance::enabled)?.begin(name)
 }
 
 const EVERYTHING: [&str; 55] = [
@@ -169,7 +173,7 @@ fn nothing_is_written_formatted_or_called_while_off() {
         atrace_begin_args(TAG, format_args!("{Unformatted}"), &[]);
         atrace_instant_for_track_args(TAG, "t", |_: &mut NameWriter<'_>| panic!("called while off"), &[]);
         drop(begin_scoped_event_args(TAG, format_args!("{Unformatted}"), &[]));
-        assert!(Slice::begin(TAG, |_: &mut NameWriter<'_>| panic!("called while off")).is_none());
+        assert!(begin(TAG, |_: &mut NameWriter<'_>| panic!("called while off")).is_none());
         // The same with other tags switched on.
         let _switched = control().enable(AtraceTag::Camera).unwrap();
         write_everything_and_scopes();
@@ -247,14 +251,14 @@ fn a_scoped_event_ends_exactly_if_it_began() {
     let name = case!({
         let control = control();
         let began_off = begin_scoped_event(TAG, "no");
-        let slice_off = Slice::begin(TAG, "no");
+        let slice_off = begin(TAG, "no");
         let switched = control.enable(ThisProcess).unwrap();
         drop(began_off); // Writes nothing: its begin was not written.
         assert!(slice_off.is_none());
         let began_on = begin_scoped_event(TAG, "yes");
-        let slice_on = Slice::begin(TAG, "slice").unwrap();
+        let slice_on = begin(TAG, "slice").unwrap();
         drop(switched);
-        slice_on.end(); // Writes the end, although tracing is off by now.
+        slice_on.end(None); // Writes the end, although tracing is off by now.
         drop(began_on);
         let parked = begin_scoped_event(TAG, "no");
         let _switched = control.enable(ThisProcess).unwrap();

@@ -287,7 +287,7 @@ impl StoredSpan {
             let Some(slice) = texts.async_slice.take() else { return };
             let Some((info, track)) = slot.callsite().info().zip(lane.track()) else { return };
             let recorded = texts.args.get(texts.at_begin as usize..).unwrap_or_default();
-            slice.end_with(&track, &info.site(), recorded, time);
+            slice.end(&track, Some((&info.site(), recorded)), time);
         });
         parent
     }

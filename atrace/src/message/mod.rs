@@ -137,7 +137,7 @@ pub(crate) struct Texts {
 }
 
 /// A message: a buffer, and how many bytes of it are used.
-pub(crate) struct Message {
+pub struct Message {
     /// The bytes of the message, initialised up to `len`. The buffer has one byte more than a message, for
     /// the NUL of a C string.
     buffer: [MaybeUninit<u8>; MESSAGE_MAX + 1],

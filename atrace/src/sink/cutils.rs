@@ -55,6 +55,7 @@ impl CutilsSink {
         self.reload.is_current()
     }
 
+    #[inline(never)]
     pub(super) fn write(&self, kind: Kind, message: &mut Message, texts: Texts) -> bool {
         let _errno = ErrnoGuard::new();
         let library = &self.library;

@@ -40,7 +40,7 @@ use self::marker::MarkerSink;
 use self::ndk::NdkSink;
 use self::open::Failure;
 use crate::event::Event;
-use crate::message::{Kind, Message, Texts, WriteName};
+use crate::message::{Message, WriteName};
 use crate::producer::Written;
 
 /// A destination of ATrace's messages, with access to the properties that switch it on.
@@ -72,23 +72,23 @@ impl Sink {
         if kind.is_dropped() {
             return None;
         }
+        // Before the message is encoded, so that a caller which knows that this is the marker needs no check after it.
+        let marker = if let Self::Marker(sink) = self { Some(&sink.marker) } else { None };
         let mut message = Message::new();
         let texts = event.encode(&mut message);
-        let is_written = match self {
-            Self::Marker(sink) => sink.marker.write(message.bytes()),
-            other => other.call(kind, &mut message, texts),
+        let is_written = match (marker, self) {
+            (Some(marker), _) => marker.write(message.bytes()),
+            (None, Self::Cutils(sink)) => sink.write(kind, &mut message, texts),
+            (None, Self::Ndk(sink)) => sink.write(kind, &mut message, texts),
+            (None, Self::Unchosen | Self::Off(_) | Self::PerEvent | Self::Marker(_)) => false,
         };
         is_written.then_some(Written::ByAtrace)
     }
 
-    /// Passes a message to a sink that is a library. Returns whether it was written.
-    #[inline(never)]
-    fn call(&self, kind: Kind, message: &mut Message, texts: Texts) -> bool {
-        match self {
-            Self::Cutils(sink) => sink.write(kind, message, texts),
-            Self::Ndk(sink) => sink.write(kind, message, texts),
-            Self::Unchosen | Self::Off(_) | Self::PerEvent | Self::Marker(_) => false,
-        }
+    /// Returns whether this is the marker.
+    #[inline(always)]
+    pub(crate) fn is_marker(&self) -> bool {
+        matches!(self, Self::Marker(_))
     }
 
     pub(crate) fn properties(&self) -> Option<&'static Properties> {

@@ -46,6 +46,7 @@ impl NdkSink {
     /// An instant becomes a slice without duration. A slice on a track becomes an async slice with the name of the
     /// track, because a message that ends a slice on a track contains the name of the track, but not the name of the
     /// slice.
+    #[inline(never)]
     pub(super) fn write(&self, kind: Kind, message: &mut Message, texts: Texts) -> bool {
         let _errno = ErrnoGuard::new();
         let library = &self.library;

@@ -21,7 +21,7 @@ mod cases {
     use std::time::{Duration, Instant};
 
     use atrace::perfetto;
-    use atrace::tracer::Slice;
+    use atrace::tracer::{Glance, PreparedTag};
     use atrace::*;
     use atrace_perfetto::proto::Reader;
     use atrace_perfetto::socket::Trust;
@@ -470,7 +470,11 @@ mod cases {
                 let before = lost();
                 while lost() < before + 1000 {
                     match kind {
-                        0 => Slice::begin(TAG, "flood").into_iter().for_each(Slice::end),
+                        0 => {
+                            let enabled = PreparedTag::new(TAG).glance().and_then(Glance::enabled);
+                            let slice = enabled.and_then(|enabled| enabled.begin("flood"));
+                            slice.into_iter().for_each(|slice| slice.end(None));
+                        }
                         1 => drop(begin_scoped_event(TAG, "flood")),
                         _ => {
                             atrace_begin(TAG, "flood");
@@ -487,10 +491,10 @@ mod cases {
                 let before = lost();
                 for _ in 0..10 {
                     let _later = begin_scoped_event(TAG, "later");
-                    let nested = Slice::begin(TAG, "nested").unwrap();
+                    let nested = begin_scoped_event(TAG, "nested");
                     atrace_begin(TAG, "unguarded");
                     atrace_end(TAG);
-                    nested.end();
+                    drop(nested);
                 }
                 assert_eq!(lost(), before);
             }

@@ -4,7 +4,6 @@
 
 use std::process::Command;
 
-use atrace::tracer::Slice;
 use atrace::{AtraceTag, atrace_begin, atrace_end, atrace_instant, perfetto};
 use atrace_real_service::{Trace, processed};
 
@@ -29,7 +28,8 @@ fn place(name: &str) -> std::path::PathBuf {
 #[test]
 fn a_process_records_itself_twice() {
     let Some((directory, pid)) = program("a_process_records_itself_twice") else {
-        assert!(Slice::begin(AtraceTag::App, "before").is_none());
+        assert!(!atrace::atrace_is_tag_enabled(AtraceTag::App));
+        atrace_instant(AtraceTag::App, "before");
         for name in ["first", "second"] {
             let recording = perfetto::record_to(place(name)).unwrap();
             assert!(atrace::atrace_is_tag_enabled(AtraceTag::View));
@@ -46,10 +46,10 @@ fn a_process_records_itself_twice() {
                 }
             });
             // This slice is open when the recording ends.
-            let open = Slice::begin(AtraceTag::View, "open").unwrap();
+            let open = atrace::begin_scoped_event(AtraceTag::View, "open");
             recording.finish().unwrap();
             assert!(!atrace::atrace_is_tag_enabled(AtraceTag::View));
-            open.end();
+            drop(open);
             atrace_instant(AtraceTag::App, "not recorded");
         }
         let recording = perfetto::record_to(place("parent")).unwrap();

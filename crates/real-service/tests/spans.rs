@@ -5,8 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use atrace::tracer::Slice;
-use atrace::{AtraceTag, perfetto};
+use atrace::{AtraceTag, begin_scoped_event, perfetto};
 use atrace_real_service::{
     Config, Event, Session, Setup, Trace, WRONG, is_program, place, step, until, wait_for,
 };
@@ -579,9 +578,9 @@ fn spans_that_were_made_before_the_session() {
         step(&place("session?"));
         until("a session", || atrace::atrace_is_tag_enabled(AtraceTag::App));
         span.record("later", 2);
-        let inner = Slice::begin(AtraceTag::App, "inner").unwrap();
+        let inner = begin_scoped_event(AtraceTag::App, "inner");
         drop(entered);
-        inner.end();
+        drop(inner);
         span.in_scope(|| ());
         return;
     }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, mpsc};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use atrace::tracer::{Slice, only_atrace, only_perfetto};
+use atrace::tracer::{only_atrace, only_perfetto};
 use atrace::{AtraceTag, atrace_begin, atrace_end, atrace_instant, control, perfetto};
 use atrace_real_service::{Config, Session, Setup, is_program, place, step, until, wait_for};
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
@@ -47,7 +47,7 @@ fn an_event_goes_one_way() {
 
         let on = control.enable(TAG).unwrap();
         atrace_instant(TAG, "ATrace only");
-        let by_atrace = Slice::begin(TAG, "begun by ATrace").unwrap();
+        let by_atrace = atrace::begin_scoped_event(TAG, "begun by ATrace");
         step(&place("session?"));
         wait_for(&place("session"));
         until("a session", || perfetto::status().sessions() == 1);
@@ -58,11 +58,11 @@ fn an_event_goes_one_way() {
         prefer("0");
         drop(on);
         atrace_instant(TAG, "session only");
-        by_atrace.end();
-        let by_perfetto = Slice::begin(TAG, "begun by Perfetto").unwrap();
+        drop(by_atrace);
+        let by_perfetto = atrace::begin_scoped_event(TAG, "begun by Perfetto");
         let on = control.enable(TAG).unwrap();
         atrace_instant(TAG, "both again");
-        by_perfetto.end();
+        drop(by_perfetto);
         atrace::atrace_set_tracing_enabled(false);
         assert!(!atrace::atrace_is_tag_enabled(TAG));
         assert_eq!(atrace::atrace_get_enabled_tags(), AtraceTag::NotReady);
