@@ -31,7 +31,8 @@ use crate::gate::{self, Glance};
 use crate::message::Kind;
 use crate::name::{Source, Text};
 use crate::producer::{
-    self, Amount, Encoder, Put, Site, TRACK_NAME_MAX, Track, TrackKey, Type, WholeArgs, Written, hash,
+    self, Amount, Encoder, LongText, Named, OnTrack, Put, Short, ShortText, Site, TRACK_NAME_MAX, Track,
+    TrackKey, Type, WholeArgs, Written, hash,
 };
 use crate::refresh;
 use crate::sink::{Sink, choice, first};
@@ -258,9 +259,12 @@ fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
     let key = match kind {
         Kind::Begin | Kind::Instant if args.is_none() => {
             let kind = if kind == Kind::Begin { Type::Begin } else { Type::Instant };
-            return match name.number() {
-                Some(number) => producer::named(kind, tags, number, name.text),
-                None => producer::text(kind, tags, name.text),
+            if let Some(number) = name.number() {
+                return producer::write_as::<Named>(kind, tags, name.text, number);
+            }
+            return match Short::new(name.text) {
+                Some(name) => producer::write_as::<ShortText>(kind, tags, name, ()),
+                None => producer::write_as::<LongText>(kind, tags, name.text, ()),
             };
         }
         Kind::End => {
@@ -281,7 +285,12 @@ fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
         }
         Kind::AsyncBegin(cookie) => TrackKey::of_async(Type::Begin, cookie),
         Kind::AsyncEnd(cookie) => {
-            return producer::on_track(TrackKey::of_async(Type::End, cookie), tags, name.text, None);
+            return producer::write_as::<OnTrack>(
+                TrackKey::of_async(Type::End, cookie),
+                tags,
+                name.text,
+                None,
+            );
         }
         Kind::TrackBegin(cookie) => TrackKey::named(Type::Begin, cookie),
         Kind::TrackEnd(cookie) => TrackKey::named(Type::End, cookie),
@@ -290,7 +299,12 @@ fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
     };
     match args {
         Some(args) => write_packet_with(tags, key, track, name, args),
-        None => producer::on_track(key, tags, track.unwrap_or(name.text), event.name.map(|name| name.text)),
+        None => producer::write_as::<OnTrack>(
+            key,
+            tags,
+            track.unwrap_or(name.text),
+            event.name.map(|name| name.text),
+        ),
     }
 }
 

@@ -322,33 +322,52 @@ pub(crate) fn put_scalar(_: &str, _: Scalar, _: &mut Put<'_>) {}
 
 pub(crate) fn put_text(_: &str, _: &str, _: &mut Put<'_>) {}
 
-pub(crate) fn text(_: Type, _: u64, _: &str) -> Option<Written> {
-    None
+pub(crate) trait Form<'a> {
+    type Key;
+    type Text;
+    type More;
 }
 
-pub(crate) fn named(_: Type, _: u64, _: &Number, _: &str) -> Option<Written> {
-    None
+/// Defines a form of events by the types of its arguments.
+macro_rules! form {
+    ($name:ident, $key:ty, $text:ty, $more:ty) => {
+        pub(crate) struct $name;
+
+        impl<'a> Form<'a> for $name {
+            type Key = $key;
+            type Text = $text;
+            type More = $more;
+        }
+    };
+}
+form!(ShortText, Type, Short, ());
+form!(LongText, Type, &'a str, ());
+form!(Named, Type, &'a str, &'a Number);
+form!(OnTrack, TrackKey, &'a str, Option<&'a str>);
+form!(Traced, Type, Option<&'a str>, &'a Call<'a>);
+form!(TracedOnTrack, &'a Track<'a>, Option<&'a str>, (u64, &'a Call<'a>));
+
+pub(crate) struct Short;
+
+impl Short {
+    pub(crate) const fn new(_: &str) -> Option<Self> {
+        None
+    }
 }
 
-pub(crate) fn traced(
-    _: Type,
-    _: u64,
-    _: Option<&Track<'_>>,
-    _: &Site<'_>,
-    _: Option<&str>,
-    _: (u64, u64),
-    _: &[u8],
-) -> Option<Written> {
+pub(crate) struct Call<'a> {
+    pub(crate) site: &'a Site<'a>,
+    pub(crate) flow: u64,
+    pub(crate) args: &'a [u8],
+}
+
+pub(crate) fn write_as<'a, F: Form<'a>>(_: F::Key, _: u64, _: F::Text, _: F::More) -> Option<Written> {
     None
 }
 
 pub(crate) fn end_traced(_: u64, _: &Track<'_>, _: &Site<'_>, _: u64, _: u32, _: &[u8]) {}
 
 pub(crate) fn end(_: u64) {}
-
-pub(crate) fn on_track(_: TrackKey, _: u64, _: &str, _: Option<&str>) -> Option<Written> {
-    None
-}
 
 pub(crate) fn count(_: u64, _: &str, _: u64, _: i64) -> Option<Written> {
     None

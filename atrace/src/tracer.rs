@@ -37,7 +37,7 @@ use crate::backend::{self, Backend, Outcome};
 use crate::event::Event;
 use crate::message::Kind;
 use crate::name::EventName;
-use crate::producer::{self, TRACK_NAME_MAX, Type};
+use crate::producer::{self, Call, TRACK_NAME_MAX, Traced, TracedOnTrack, Type};
 use crate::{AtraceTag, gate};
 
 pub use crate::backend::{backend_tags_enable, only_atrace, only_perfetto};
@@ -160,7 +160,12 @@ impl Enabled {
     #[inline(always)]
     pub fn instant_at(self, site: &Site<'_>, name: Option<&str>, args: &[u8]) {
         let name = name.map(|name| cut(name, TRACK_NAME_MAX));
-        producer::traced(Type::Instant, backend::valid(self.tag), None, site, name, (0, 0), args);
+        producer::write_as::<Traced>(
+            Type::Instant,
+            backend::valid(self.tag),
+            name,
+            &Call { site, flow: 0, args },
+        );
     }
 
     /// Begins a slice with encoded arguments in Perfetto's memory. If `name` is `None`, the slice has the name of its
@@ -168,7 +173,10 @@ impl Enabled {
     #[inline(always)]
     pub fn begin_at(self, site: &Site<'_>, name: Option<&str>, flow: u64, args: &[u8]) -> Option<Slice> {
         let (name, tags) = (name.map(|name| cut(name, TRACK_NAME_MAX)), backend::valid(self.tag));
-        Outcome::of(producer::traced(Type::Begin, tags, None, site, name, (flow, 0), args), self.tag)
+        Outcome::of(
+            producer::write_as::<Traced>(Type::Begin, tags, name, &Call { site, flow, args }),
+            self.tag,
+        )
     }
 
     /// Begins a slice on a track, with encoded arguments, in Perfetto's memory. If `name` is `None`, the slice has
@@ -189,7 +197,8 @@ impl Enabled {
     ) -> Option<TrackSlice> {
         let name = name.map(|name| cut(name, TRACK_NAME_MAX));
         let (track, tags) = (track.track(Type::Begin), backend::valid(self.tag));
-        let written = producer::traced(Type::Begin, tags, Some(&track), site, name, (flow, time), args);
+        let written =
+            producer::write_as::<TracedOnTrack>(&track, tags, name, (time, &Call { site, flow, args }));
         Outcome::of(written, self.tag)
     }
 }

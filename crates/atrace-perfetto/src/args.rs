@@ -29,7 +29,7 @@ pub const WHOLE_MAX: usize = 64 << 10;
 /// A bit of [`Encoder::left_out`]: a text was cut.
 const IS_CUT: u32 = 1 << 31;
 /// The maximum length in bytes of the name of a track, and of the name that an event of
-/// [`traced`](crate::producer::traced) has in place of its callsite's name. The name of a long event is cut to this
+/// [`Traced`](crate::event::Traced) has in place of its callsite's name. The name of a long event is cut to this
 /// length, too, if the event may not take several chunks.
 pub const TRACK_NAME_MAX: usize = 1024;
 /// The maximum length of the name of an argument, in bytes.

@@ -1,11 +1,14 @@
-//! The input of the encoder: an event, its track and its value.
+//! The input of the encoder: an event, its track and its value. Frequent events have a [`Form`], which makes the event
+//! of a call's arguments.
 
 use std::fmt;
 
 use atrace_sys::text::cut;
 
 use crate::args::{Put, TRACK_NAME_MAX};
-use crate::callsite::Site;
+use crate::callsite::{Number, Site};
+use crate::hash;
+use crate::packet::SHORT;
 
 /// The type of an event. The numbers are those of Perfetto's `TrackEvent.Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,15 +22,6 @@ pub enum Type {
     Instant = 3,
     /// A counter gets a new value.
     Counter = 4,
-}
-
-impl Type {
-    /// Returns the type of an instant for an instant, and the type of a begin otherwise: so the compiler knows that an
-    /// event is not an end.
-    #[inline(always)]
-    pub(crate) const fn or_begin(self) -> Self {
-        if matches!(self, Self::Instant) { Self::Instant } else { Self::Begin }
-    }
 }
 
 /// A key that, together with a track's name, identifies the track. The key holds the type of an event on the track,
@@ -72,7 +66,8 @@ impl TrackKey {
     /// Returns the type of the event.
     #[inline(always)]
     pub const fn kind(self) -> Type {
-        match self.0 >> KIND_SHIFT {
+        // Of the type's number, two bits suffice, and the compiler needs no comparison.
+        match self.0 >> KIND_SHIFT & 3 {
             1 => Type::Begin,
             2 => Type::End,
             3 => Type::Instant,
@@ -132,7 +127,7 @@ pub struct Track<'a> {
     pub(crate) name: &'a str,
     pub(crate) is_counter: bool,
     /// Whether a writer remembers that it has described the track, so that it does not describe the track before each
-    /// event. This is so for the program's counters, and for the tracks of [`traced`](crate::producer::traced) and
+    /// event. This is so for the program's counters, and for the tracks of [`TracedOnTrack`] and
     /// [`end_traced`](crate::producer::end_traced).
     pub(crate) is_kept: bool,
 }
@@ -246,7 +241,245 @@ impl Event<'_> {
     }
 
     /// Returns the event with a cut name and cut arguments, which fits into one packet.
+    #[inline(never)]
     pub(crate) fn cut(&self) -> Self {
         Self { name: self.name.map(|name| cut(name, TRACK_NAME_MAX)), whole_args: None, ..*self }
+    }
+}
+
+/// Keeps other crates from implementing [`Form`], whose constants have to be true.
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::ShortText {}
+    impl Sealed for super::LongText {}
+    impl Sealed for super::Named {}
+    impl Sealed for super::OnTrack {}
+    impl Sealed for super::Traced {}
+    impl Sealed for super::TracedOnTrack {}
+    impl Sealed for super::End {}
+}
+
+/// A form of events: the fields that its events have, and how a call's arguments become an event. The arguments are
+/// passed in registers. [`write_as`](crate::producer::write_as) writes an event of a form.
+pub trait Form<'a>: sealed::Sealed {
+    /// The event's type. For an event on a track, the track's key, or the track.
+    type Key: Copy;
+    /// The name of the event or of its track.
+    type Text: Copy;
+    /// Everything else.
+    type More: Copy;
+    /// Whether all lengths fit into one byte, as in [`packet::event`].
+    const IS_SHORT: bool;
+    /// Whether the events are often so long that they need a new chunk.
+    const IS_LONG: bool = false;
+    /// Whether the events are so frequent that there is code for several sessions.
+    const IS_FOR_SEVERAL: bool = false;
+
+    /// Returns whether the form has such events. After this the compiler drops the code for others.
+    #[inline(always)]
+    fn has(_: Self::Key) -> bool {
+        true
+    }
+
+    /// Makes the event.
+    fn event(key: Self::Key, tags: u64, text: Self::Text, more: Self::More) -> Event<'a>;
+
+    /// Makes the event for the fast paths, which need no text that is interned. Returns `None` if the event can't take a
+    /// fast path; the compiler then drops the code for such events there.
+    #[inline(always)]
+    fn usual(key: Self::Key, tags: u64, text: Self::Text, more: Self::More) -> Option<Event<'a>> {
+        Some(Self::event(key, tags, text, more))
+    }
+}
+
+/// A text that fits into a packet whose lengths have one byte.
+#[derive(Clone, Copy, Debug)]
+pub struct Short<'a>(&'a str);
+
+impl<'a> Short<'a> {
+    /// Returns `None` if the text is longer.
+    #[inline(always)]
+    pub const fn new(text: &'a str) -> Option<Self> {
+        if text.len() <= SHORT { Some(Self(text)) } else { None }
+    }
+}
+
+/// Instants and begins of slices of the calling thread, with a short name.
+#[derive(Debug)]
+pub struct ShortText;
+
+impl<'a> Form<'a> for ShortText {
+    type Key = Type;
+    type Text = Short<'a>;
+    type More = ();
+    const IS_SHORT: bool = true;
+    const IS_FOR_SEVERAL: bool = true;
+
+    #[inline(always)]
+    fn event(kind: Type, tags: u64, name: Short<'a>, (): ()) -> Event<'a> {
+        Event { name: Some(name.0), ..Event::new(kind, tags) }
+    }
+
+    #[inline(always)]
+    fn has(kind: Type) -> bool {
+        kind != Type::End
+    }
+}
+
+/// Instants and begins of slices of the calling thread, with a name of any length.
+#[derive(Debug)]
+pub struct LongText;
+
+impl<'a> Form<'a> for LongText {
+    type Key = Type;
+    type Text = &'a str;
+    type More = ();
+    const IS_SHORT: bool = false;
+    const IS_LONG: bool = true;
+
+    #[inline(always)]
+    fn event(kind: Type, tags: u64, name: &'a str, (): ()) -> Event<'a> {
+        Event { name: Some(name), ..Event::new(kind, tags) }
+    }
+
+    #[inline(always)]
+    fn has(kind: Type) -> bool {
+        kind != Type::End
+    }
+}
+
+/// Instants and begins of slices of the calling thread, with a name that is interned under a callsite's number: later
+/// packets have the number instead of the name.
+#[derive(Debug)]
+pub struct Named;
+
+impl<'a> Form<'a> for Named {
+    type Key = Type;
+    type Text = &'a str;
+    type More = &'a Number;
+    const IS_SHORT: bool = true;
+    const IS_FOR_SEVERAL: bool = true;
+
+    #[inline(always)]
+    fn event(kind: Type, tags: u64, name: &'a str, number: &'a Number) -> Event<'a> {
+        Event { site: Some(Site::named(number, name)), ..Event::new(kind, tags) }
+    }
+
+    #[inline(always)]
+    fn usual(kind: Type, tags: u64, _: &'a str, number: &'a Number) -> Option<Event<'a>> {
+        let site = Site::named(number, "");
+        (site.has_number() && kind != Type::End)
+            .then_some(Event { site: Some(site), ..Event::new(kind, tags) })
+    }
+}
+
+/// Events on the track with this key and this text as its name. `More` is the name of the event.
+#[derive(Debug)]
+pub struct OnTrack;
+
+impl<'a> Form<'a> for OnTrack {
+    type Key = TrackKey;
+    type Text = &'a str;
+    type More = Option<&'a str>;
+    const IS_SHORT: bool = true;
+
+    #[inline(always)]
+    fn event(key: TrackKey, tags: u64, track: &'a str, name: Option<&'a str>) -> Event<'a> {
+        Event { track: Some(Track::of(key, track)), name, ..Event::new(key.kind(), tags) }
+    }
+
+    #[inline(always)]
+    fn usual(key: TrackKey, tags: u64, track: &'a str, name: Option<&'a str>) -> Option<Event<'a>> {
+        let is_short = |text: &str| text.len() <= SHORT;
+        if !is_short(track) || !name.is_none_or(is_short) {
+            return None;
+        }
+        let kind = key.kind();
+        let track = Track::new(key, track, hash::of_name(track));
+        Some(Event { track: Some(track), name, ..Event::new(kind, tags) })
+    }
+}
+
+/// A call of a tracer: its callsite, and what is encoded of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The callsite.
+    pub site: &'a Site<'a>,
+    /// The flow to which the event belongs, or 0 for none.
+    pub flow: u64,
+    /// Encoded arguments.
+    pub args: &'a [u8],
+}
+
+/// Instants and begins of slices of the calling thread, for a tracer's callsite. If the name is `None`, the event has the
+/// callsite's name; a name of more than [`TRACK_NAME_MAX`] bytes may be cut to that length.
+#[derive(Debug)]
+pub struct Traced;
+
+impl<'a> Form<'a> for Traced {
+    type Key = Type;
+    type Text = Option<&'a str>;
+    type More = &'a Call<'a>;
+    const IS_SHORT: bool = false;
+    const IS_FOR_SEVERAL: bool = true;
+
+    #[inline(always)]
+    fn event(kind: Type, tags: u64, name: Option<&'a str>, call: &'a Call<'a>) -> Event<'a> {
+        let Call { site, flow, args } = *call;
+        Event { name, site: Some(*site), flow, args, ..Event::new(kind, tags) }
+    }
+
+    #[inline(always)]
+    fn usual(kind: Type, tags: u64, name: Option<&'a str>, call: &'a Call<'a>) -> Option<Event<'a>> {
+        let site = Site { name: "", ..*call.site };
+        // Nearly every callsite has a number and metadata.
+        let is_usual = site.has_number() && site.about.is_some() && kind != Type::End;
+        is_usual.then_some(Event { site: Some(site), ..Self::event(kind, tags, name, call) })
+    }
+}
+
+/// Begins of slices on a track, for a tracer's callsite. The number is the time: if it is not 0, the slice begins at that
+/// time, otherwise now.
+#[derive(Debug)]
+pub struct TracedOnTrack;
+
+impl<'a> Form<'a> for TracedOnTrack {
+    type Key = &'a Track<'a>;
+    type Text = Option<&'a str>;
+    type More = (u64, &'a Call<'a>);
+    const IS_SHORT: bool = false;
+
+    #[inline(always)]
+    fn event(track: &'a Track<'a>, tags: u64, name: Option<&'a str>, (time, call): Self::More) -> Event<'a> {
+        let track = Some(Track { is_kept: true, ..*track });
+        Event { track, time, ..Traced::event(Type::Begin, tags, name, call) }
+    }
+
+    #[inline(always)]
+    fn usual(
+        track: &'a Track<'a>,
+        tags: u64,
+        name: Option<&'a str>,
+        (time, call): Self::More,
+    ) -> Option<Event<'a>> {
+        let event = Traced::usual(Type::Begin, tags, name, call)?;
+        Some(Event { track: Some(Track { is_kept: true, ..*track }), time, ..event })
+    }
+}
+
+/// Ends of the calling thread's innermost slice.
+#[derive(Debug)]
+pub(crate) struct End;
+
+impl<'a> Form<'a> for End {
+    type Key = ();
+    type Text = ();
+    type More = ();
+    const IS_SHORT: bool = true;
+    const IS_FOR_SEVERAL: bool = true;
+
+    #[inline(always)]
+    fn event((): (), tags: u64, (): (), (): ()) -> Event<'a> {
+        Event::new(Type::End, tags)
     }
 }

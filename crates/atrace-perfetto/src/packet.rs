@@ -39,7 +39,7 @@ use crate::memory::Chunk;
 
 pub(crate) use self::cursor::SHORT;
 use self::cursor::{Cursor, SITE_NAME_MAX, SITE_TEXT_MAX, pair, wide};
-pub(crate) use self::filter::{FILTERED_ROOM, KEPT_MAX, filtered};
+pub(crate) use self::filter::{FILTERED_ROOM, KEPT_MAX, filter};
 pub(crate) use self::thread_time::{SAMPLE_MAX, SAMPLE_ROOM, sample, track as thread_time_track};
 pub(crate) use self::whole::{PART_MIN, whole_event};
 
@@ -174,12 +174,6 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
         chunk.publish(cursor.0);
     }
     true
-}
-
-/// Does the same as [`event`] for any event, but is not inlined. The slower paths call this function.
-#[inline(never)]
-pub(crate) fn any_event(chunk: &mut Chunk, since: u64, any: &Event<'_>, more: &[u8]) -> bool {
-    event::<false, false>(chunk, since, any, more)
 }
 
 /// Returns the maximum size of the packet that interns a callsite, in bytes.

@@ -14,9 +14,8 @@
 //! that session (`writer.rs`). There are three paths:
 //!
 //! 1. `write_fast`: one session is open, and nothing special has to be written before the event. This path is inlined
-//!    into each public function for a common kind of event, so the compiler drops the code for the parts that the event
-//!    does not have. Long names take a path of their own for one session (`long_text`). Builds for size (`cfg(small)`)
-//!    have no fast path.
+//!    and compiled for each common kind of event, so the compiler drops the code for the parts that the event does not
+//!    have. Builds for size (`cfg(small)`) have no fast path.
 //! 2. `write_several`: the same for several sessions, for the begins, ends and instants of a thread. The time is read
 //!    once, and the same encoder writes the packet in place for each session. An event that is encoded once and then
 //!    copied takes longer: a processor has to wait before it can load bytes that were just written by several smaller
@@ -25,9 +24,9 @@
 //!    service has not answered yet, so that the existing sessions are unknown, the event waits for the answer, or is
 //!    lost and counted (`startup.rs`).
 //!
-//! A program calls [`write()`], or the function for the kind of event that it writes often: [`text`], [`named`],
-//! [`on_track`], [`count`], [`traced`], [`end`] or [`end_traced`]. Each of these functions is compiled for the fields
-//! that its events have, tries the fast paths, and calls [`write()`] if they can't write the event.
+//! A program calls [`write()`] with an event or, for an event that it writes often, [`write_as`] with the arguments of
+//! which the event's [`Form`] makes it, or [`count`], [`end`] or [`end_traced`]. Each of these functions tries the fast
+//! paths, and calls [`write()`] if they can't write the event.
 //!
 //! # Threading
 //!
@@ -48,10 +47,10 @@ use atrace_sys::thread;
 use atrace_sys::{Errno, OnceRef, Result};
 
 use crate::args::TRACK_NAME_MAX;
-use crate::callsite::{BEYOND, Number, Site};
+use crate::callsite::Site;
 use crate::changes::changed;
 use crate::early;
-use crate::event::{Amount, Event, Track, TrackKey, Type, Written};
+use crate::event::{Amount, End, Event, Form, Track, TrackKey, Type, Written};
 use crate::hash;
 use crate::link::{self, Environment};
 use crate::packet;
@@ -396,7 +395,9 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
         let session = shared.sessions.get(number)?;
         let Some(epoch) = wanted(session, event) else { continue };
         let slot = WriterSlot { session, epoch, number, thread };
-        is_written |= inside.writer(number).event(&slot, event, now);
+        let writer = inside.writer(number);
+        is_written |= !cfg!(small) && writer.event_fast::<false, false>(epoch, event, now)
+            || writer.event(&slot, event, now);
         begun = begun.max(behind(session));
     }
     is_written.then_some(Written::ByPerfetto { begun }).or(lost)
@@ -428,12 +429,42 @@ fn behind(session: &Session) -> u32 {
     session.number.load(Ordering::Relaxed).wrapping_add(1)
 }
 
-/// Writes an event on the fast path: one session is open, and its writer can write the event at once. Otherwise calls
-/// `otherwise`, which has to write the event. Builds for size have no fast path. `IS_SHORT` has the same meaning as in
-/// [`packet::event`].
+/// Writes an event of a form, which [`Form::event`] makes of the arguments. The function is compiled for each form, so it
+/// has code only for the fields that the form's events have. Builds for size have no such code.
 ///
-/// The function is compiled for exactly the fields that the caller fills in. `otherwise` builds the event again: if this
-/// event were passed by reference, the compiler would no longer know which of its fields are constant.
+/// The fast paths write the event that [`Form::usual`] makes. The other paths make the event again: if the first one were
+/// passed by reference, the compiler would no longer know which of its fields are constant.
+#[inline(never)]
+pub fn write_as<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F::More) -> Option<Written> {
+    if !F::has(key) {
+        return None; // Never called so.
+    }
+    let again = || F::event(key, tags, text, more);
+    if cfg!(small) {
+        return write(&again());
+    }
+    let otherwise =
+        || if F::IS_FOR_SEVERAL { write_several::<F>(key, tags, text, more) } else { write(&again()) };
+    let Some(event) = F::usual(key, tags, text, more) else { return otherwise() };
+    if F::IS_LONG {
+        let mut inside = POOL.enter()?;
+        if let Some((writer, slot)) = sole(&mut inside, &event) {
+            // Not `write_fast`: a long event often needs a new chunk.
+            let now = clock::now();
+            let is_written = writer.event_fast::<false, true>(slot.epoch, &event, now)
+                || writer.event(&{ slot }, &again(), now);
+            return is_written.then_some(Written::ByPerfetto { begun: 0 });
+        }
+        drop(inside);
+        return otherwise();
+    }
+    if F::IS_SHORT { write_fast::<true>(event, otherwise) } else { write_fast::<false>(event, otherwise) }
+}
+
+/// Writes an event on the fast path: one session is open, and its writer can write the event at once. Otherwise calls
+/// `otherwise`, which has to write the event. `IS_SHORT` has the same meaning as in [`packet::event`].
+///
+/// The function is compiled for exactly the fields that the caller fills in; `otherwise` makes the event again.
 ///
 /// If the event has a time that is not in the future, and no packet of the thread has a later time, the packet contains,
 /// like other packets, the time since the last packet.
@@ -449,7 +480,7 @@ fn write_fast<const IS_SHORT: bool>(
     {
         let now = if event.time == 0 { clock::now() } else { event.time };
         if (event.time == 0 || writer.is_before(now) && now <= clock::now())
-            && writer.event_fast::<IS_SHORT>(slot.epoch, &Event { time: 0, ..event }, now)
+            && writer.event_fast::<IS_SHORT, true>(slot.epoch, &Event { time: 0, ..event }, now)
         {
             // This includes instants on a track: the encoder, too, only distinguishes ends from other events.
             let is_counted = event.kind != Type::End && event.track.is_some_and(|track| !track.is_counter);
@@ -479,43 +510,37 @@ fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<(&'a mu
     Some((inside.writer(number), WriterSlot { session, epoch, number, thread }))
 }
 
-/// Writes an event for several sessions. Each writer that can write the event at once does so by code that is compiled
-/// for exactly the fields that `make` fills in; `again` builds the event for the others.
-///
-/// A fast path for one session ends in this call, so the code is not inlined there.
-#[inline(always)]
-fn write_several<'a, 'b, const IS_SHORT: bool>(
-    make: impl FnOnce() -> Event<'a>,
-    again: impl FnOnce() -> Event<'b>,
-) -> Option<Written> {
-    #[inline(never)]
-    fn called<R>(function: impl FnOnce() -> R) -> R {
-        function()
+/// Writes an event of a form for several sessions. Each writer that can write the event at once does so, by code that is
+/// compiled for the form; [`write()`] writes the event for the others, and an event that can't take a fast path.
+#[inline(never)]
+fn write_several<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F::More) -> Option<Written> {
+    if cfg!(small) || !F::has(key) {
+        return None; // Never called so.
     }
-    if cfg!(small) {
-        return write(&again());
+    let again = || F::event(key, tags, text, more);
+    let Some(event) = F::usual(key, tags, text, more) else { return write(&again()) };
+    let mut inside = POOL.enter()?;
+    let shared = inside.shared();
+    let open = shared.open.load(Ordering::Acquire);
+    let now = clock::now();
+    // No session, or `PRESUMED`, which is the sign.
+    let (mut rest, open) = if open.cast_signed() <= 0 { (u32::MAX, 0) } else { (0, open) };
+    let mut is_written = false;
+    for number in bits(open) {
+        let session = shared.sessions.get(number)?;
+        let Some(epoch) = wanted(session, &event) else { continue };
+        let writer = inside.writer(number);
+        let is_fast = if F::IS_SHORT {
+            writer.event_fast::<true, true>(epoch, &event, now)
+        } else {
+            writer.event_fast::<false, true>(epoch, &event, now)
+        };
+        is_written |= is_fast;
+        rest |= u32::from(!is_fast) << number;
     }
-    called(move || {
-        let mut inside = POOL.enter()?;
-        let shared = inside.shared();
-        let open = shared.open.load(Ordering::Acquire);
-        let (event, now) = (make(), clock::now());
-        // No session, or `PRESUMED`, which is the sign.
-        let (mut rest, open) = if open.cast_signed() <= 0 { (u32::MAX, 0) } else { (0, open) };
-        let mut is_written = false;
-        for number in bits(open) {
-            let session = shared.sessions.get(number)?;
-            let Some(epoch) = wanted(session, &event) else { continue };
-            if inside.writer(number).event_fast::<IS_SHORT>(epoch, &event, now) {
-                is_written = true;
-            } else {
-                rest |= 1 << number;
-            }
-        }
-        drop(inside);
-        is_written |= rest != 0 && write(&Event { sessions: rest, ..again() }).is_some();
-        is_written.then_some(Written::ByPerfetto { begun: 0 })
-    })
+    drop(inside);
+    is_written |= rest != 0 && write(&Event { sessions: rest, ..again() }).is_some();
+    is_written.then_some(Written::ByPerfetto { begun: 0 })
 }
 
 /// Returns the session's epoch, or `None` if the session does not want the event.
@@ -527,107 +552,8 @@ fn wanted(session: &Session, event: &Event<'_>) -> Option<u32> {
     (is_asked && is_old).then_some(epoch)
 }
 
-/// Writes an instant or the begin of a slice of the calling thread.
-///
-/// Inlined, so that a caller that ignores the result can jump directly to the function for the length of the name.
-#[inline(always)]
-pub fn text(kind: Type, tags: u64, name: &str) -> Option<Written> {
-    if name.len() > packet::SHORT { long_text(kind, tags, name) } else { short_text(kind, tags, name) }
-}
-
-/// Does the same as [`text`] for a name that fits into a short packet.
-#[inline(never)]
-fn short_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
-    if kind == Type::End {
-        return None; // Never called so; with this the compiler drops the code for ends.
-    }
-    let make = move |kind| Event { name: Some(name), ..Event::new(kind, tags) };
-    write_fast::<true>(make(kind), || {
-        write_several::<true>(move || make(kind.or_begin()), move || make(kind))
-    })
-}
-
-/// Does the same as [`text`] for a name that does not fit into a short packet.
-#[inline(never)]
-fn long_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
-    if kind == Type::End {
-        return None; // See `short_text`.
-    }
-    let make = move || Event { name: Some(name), ..Event::new(kind, tags) };
-    let mut inside = POOL.enter()?;
-    if !cfg!(small)
-        && let Some((writer, slot)) = sole(&mut inside, &make())
-    {
-        // Not `write_fast`: a long event often needs a new chunk.
-        let now = clock::now();
-        let is_written = writer.event_fast::<false>(slot.epoch, &make(), now)
-            || writer.event_slow(&{ slot }, &make(), now);
-        return is_written.then_some(Written::ByPerfetto { begun: 0 });
-    }
-    drop(inside);
-    write(&make())
-}
-
-/// Does the same as [`text`] for a name that is interned under a callsite number: later packets have the
-/// number instead of the name.
-#[inline(never)]
-pub fn named(kind: Type, tags: u64, number: &Number, name: &str) -> Option<Written> {
-    let site = Site::named(number, name);
-    if !site.has_number() {
-        return text(kind, tags, name);
-    }
-    if kind == Type::End {
-        return None; // See `short_text`.
-    }
-    let make = move |kind, name| Event {
-        site: Some(Site { name, level: 0, about: None, ..site }),
-        ..Event::new(kind, tags)
-    };
-    // The fast paths write only the number.
-    write_fast::<true>(make(kind, ""), || {
-        write_several::<true>(move || make(kind.or_begin(), ""), move || make(kind, name))
-    })
-}
-
-/// Writes an instant or the begin of a slice for a tracer's callsite, with encoded arguments, on a track or on the
-/// calling thread. If `name` is `None`, the event has the callsite's name; a `name` of more than [`TRACK_NAME_MAX`]
-/// bytes may be cut to that length. If `time` is not 0, an event on a track has that time, otherwise the present time.
-#[inline(never)]
-pub fn traced(
-    kind: Type,
-    tags: u64,
-    track: Option<&Track<'_>>,
-    site: &Site<'_>,
-    name: Option<&str>,
-    (flow, time): (u64, u64),
-    args: &[u8],
-) -> Option<Written> {
-    let make = move |kind, site| Event { name, site: Some(site), flow, args, ..Event::new(kind, tags) };
-    // Nearly every callsite has a number and metadata; the compiler then drops the code for the others.
-    let is_usual = site.has_number() && site.about.is_some() && kind != Type::End;
-    // The fast paths write only the number.
-    let Site { number, level, about, .. } = *site;
-    let numbered = Site { number, name: "", level, about };
-    if let Some(track) = track {
-        let track = Some(Track { is_kept: true, ..*track });
-        let make = move |kind, site| Event { track, time, ..make(kind, site) };
-        if !is_usual || kind != Type::Begin {
-            return write(&make(kind, *site));
-        }
-        return write_fast::<false>(make(Type::Begin, numbered), || write(&make(Type::Begin, *site)));
-    }
-    if !is_usual {
-        return write(&make(kind, *site));
-    }
-    write_fast::<false>(make(kind, numbered), || {
-        // Within this closure the compiler does not know what was checked above, unless the code says it again.
-        let numbered = move || Site { number: site.number % BEYOND, name: "", ..*site };
-        write_several::<false>(move || make(kind.or_begin(), numbered()), move || make(kind, *site))
-    })
-}
-
-/// Writes the end of a slice that [`traced`] has begun on a track, with more arguments. `begun` is the number that
-/// [`traced`] returned in [`Written`]. If `time` is not 0, the slice ends at that time, otherwise now.
+/// Writes the end of a slice that [`TracedOnTrack`] has begun, with more arguments. `begun` is the number that the
+/// begin returned in [`Written`]. If `time` is not 0, the slice ends at that time, otherwise now.
 #[inline(never)]
 pub fn end_traced(tags: u64, track: &Track<'_>, site: &Site<'_>, time: u64, begun: u32, args: &[u8]) {
     // The packet of an end does not refer to the callsite. The callsite's names are needed for the arguments.
@@ -644,26 +570,14 @@ pub fn end_traced(tags: u64, track: &Track<'_>, site: &Site<'_>, time: u64, begu
 /// Writes the end of the calling thread's innermost slice.
 #[inline(never)]
 pub fn end(tags: u64) {
-    let make = move || Event::new(Type::End, tags);
-    _ = write_fast::<true>(make(), || write_several::<true>(make, make));
-}
-
-/// Writes an event on the track that has this key and name.
-#[inline(never)]
-pub fn on_track(key: TrackKey, tags: u64, track: &str, name: Option<&str>) -> Option<Written> {
-    let kind = key.kind();
-    let make = move |track, name| Event { track: Some(track), name, ..Event::new(kind, tags) };
-    let is_short = |text: &str| text.len() <= packet::SHORT;
-    if !is_short(track) || !name.is_none_or(is_short) {
-        return write(&make(Track::of(key, track), name));
-    }
-    let event = make(Track::new(key, track, hash::of_name(track)), name);
-    write_fast::<true>(event, || write(&make(Track::of(key, track), name)))
+    let otherwise = || {
+        if cfg!(small) { write(&Event::new(Type::End, tags)) } else { write_several::<End>((), tags, (), ()) }
+    };
+    _ = write_fast::<true>(Event::new(Type::End, tags), otherwise);
 }
 
 /// Sets the counter with this name to an integer. `hash` is the result of [`hash::of_name`] for the name.
-#[cfg_attr(debug_assertions, inline(never))]
-#[cfg_attr(not(debug_assertions), inline(always))]
+#[inline(always)]
 pub fn count(tags: u64, name: &str, hash: u64, value: i64) -> Option<Written> {
     let track = Track::counter(name, hash);
     let make = move || Event {
@@ -707,8 +621,8 @@ pub fn flow_number(id: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::callsite::About;
-    use crate::event::WholeArgs;
+    use crate::callsite::{About, BEYOND, Number};
+    use crate::event::{Call, LongText, Named, OnTrack, Short, ShortText, Traced, TracedOnTrack, WholeArgs};
     use crate::memory::Part;
     use crate::proto::{Reader, Value};
     use crate::tests::is_alone;
@@ -728,6 +642,13 @@ mod tests {
         fn arguments(&self, _: &mut dyn FnMut(&str)) {}
     }
 
+    fn text(kind: Type, tags: u64, name: &str) -> Option<Written> {
+        match Short::new(name) {
+            Some(name) => write_as::<ShortText>(kind, tags, name, ()),
+            None => write_as::<LongText>(kind, tags, name, ()),
+        }
+    }
+
     /// Tests a slice that begins after another session has got its number, but before that session can get events. That
     /// session must not get the slice's end.
     #[test]
@@ -743,13 +664,15 @@ mod tests {
         let written = Some(Written::ByPerfetto { begun: shared.begun.fetch_add(1, Ordering::Relaxed) });
         let site = Site::new(Some(&NUMBER), "site", 3, &Nowhere);
         let track = Track::of(TrackKey::named(Type::Begin, 7), "track");
+        let call = Call { site: &site, flow: 0, args: &[] };
         // The first one makes the state; the next ones are written at once; the last ones have a time of their own.
         for time in [0, 0, 0, clock::now(), 1] {
-            assert_eq!(traced(Type::Begin, 1, Some(&track), &site, None, (0, time), &[]), written, "{time}");
+            assert_eq!(write_as::<TracedOnTrack>(&track, 1, None, (time, &call)), written, "{time}");
         }
         let begin = Event { track: Some(track), ..Event::new(Type::Begin, 1) };
         assert_eq!(write(&begin), written);
-        assert_eq!(on_track(TrackKey::named(Type::Begin, 7), 1, "row", Some("name")), written);
+        let key = TrackKey::named(Type::Begin, 7);
+        assert_eq!(write_as::<OnTrack>(key, 1, "row", Some("name")), written);
         shared.close(0);
         arena.retire();
     }
@@ -771,7 +694,8 @@ mod tests {
         let future = start + 10_000_000_000;
         // The first ones make the state, so that the last ones take the fast path.
         for time in [0, 0, 0, future] {
-            assert!(traced(Type::Begin, 1, Some(&track), &site, None, (0, time), &[]).is_some());
+            let call = Call { site: &site, flow: 0, args: &[] };
+            assert!(write_as::<TracedOnTrack>(&track, 1, None, (time, &call)).is_some());
         }
         end_traced(1, &track, &site, future, u32::MAX, &[]);
         assert!(text(Type::Instant, 1, "now").is_some());
@@ -892,17 +816,18 @@ mod tests {
         let (key, long) = (TrackKey::named(Type::Begin, 7), "long ".repeat(30));
         let site = Site::new(Some(&NUMBERS[1]), "site", 3, &Nowhere);
         let track = Track::of(key, "lane");
+        let call = Call { site: &site, flow: 5, args: &[0x22, 2, 0x10, 1] };
         for round in 0..ROUNDS {
             let tags = 1 << (round % 2);
             let name = &format!("round {round}")[..];
             let written = [
                 text(Type::Begin, tags, name),
-                named(Type::Instant, tags, &NUMBERS[0], "named"),
-                traced(Type::Instant, tags, None, &site, None, (5, 0), &[0x22, 2, 0x10, 1]),
+                write_as::<Named>(Type::Instant, tags, "named", &NUMBERS[0]),
+                write_as::<Traced>(Type::Instant, tags, None, &call),
                 count(tags, "counter", hash::of_name("counter"), round as i64),
-                on_track(key, tags, "row", Some(name)),
+                write_as::<OnTrack>(key, tags, "row", Some(name)),
                 text(Type::Instant, tags, &long),
-                traced(Type::Begin, tags, Some(&track), &site, None, (0, 0), &[]),
+                write_as::<TracedOnTrack>(&track, tags, None, (0, &Call { flow: 0, args: &[], ..call })),
             ];
             assert!(written.iter().all(Option::is_some), "{written:?}");
             end(tags);
@@ -967,7 +892,8 @@ mod tests {
         for (event, _) in &events {
             assert!(write(event).is_some());
         }
-        assert!(traced(Type::Instant, 1, None, &site, Some(&name), (5, 0), &args).is_some());
+        let call = Call { site: &site, flow: 5, args: &args };
+        assert!(write_as::<Traced>(Type::Instant, 1, Some(&name), &call).is_some());
         shared.close(0);
         assert!(POOL.reclaim(0, Writer::finish));
         let mut found = Vec::new();

@@ -12,8 +12,7 @@
 //! # Paths
 //!
 //! [`Writer::event_fast`] writes an event if nothing else has to be written before it, except perhaps the description of
-//! its track. [`Writer::event`] does the same for any event; otherwise [`Writer::event_slow`] first writes the missing
-//! definitions, unmatched ends, or a new chunk's state.
+//! its track. Otherwise [`Writer::event`] first writes the missing definitions, unmatched ends, or a new chunk's state.
 //!
 //! # Loss
 //!
@@ -54,6 +53,7 @@ pub(crate) static PROCESS_TRACK: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the number (`uuid`) of the process's track, which is the parent of the process's other tracks, except the
 /// counters of processor time.
+#[inline(always)]
 pub(crate) fn process_track() -> u64 {
     PROCESS_TRACK.load(Ordering::Relaxed)
 }
@@ -161,44 +161,38 @@ impl Writer {
     /// has all other definitions that the event needs, no end is unmatched, and the chunk has room. Otherwise writes
     /// nothing and returns false; the caller then calls [`event`](Self::event).
     ///
-    /// Like [`packet::event`], this function is inlined. It can't describe a track that is kept ([`Track::is_kept`]).
+    /// Like [`packet::event`], this function is inlined. With `HAS_ONE`, it can't describe a track that is kept
+    /// ([`Track::is_kept`]).
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn event_fast<const IS_SHORT: bool>(
+    pub(crate) fn event_fast<const IS_SHORT: bool, const HAS_ONE: bool>(
         &mut self,
         epoch: u32,
         event: &Event<'_>,
         now: u64,
     ) -> bool {
         let since = self.since(event, now);
-        if !self.is_ready::<true>(epoch, event) {
+        if !self.is_ready::<HAS_ONE>(epoch, event) {
             return false;
         }
         // Without closures, because the compiler would not inline all of them.
         if let Some(track) = &event.track
             && !self.knows(track)
-            && (track.is_kept
-                || self.chunk.room() < event.room::<true>() + track.room()
-                || !packet::describe::<IS_SHORT>(&mut self.chunk, track))
         {
-            return false;
+            if HAS_ONE && track.is_kept || self.chunk.room() < event.room::<HAS_ONE>() + track.room() {
+                return false;
+            }
+            let is_described = if HAS_ONE {
+                packet::describe::<IS_SHORT>(&mut self.chunk, track)
+            } else {
+                self.describe(Some(track))
+            };
+            if !is_described {
+                return false;
+            }
         }
-        packet::event::<IS_SHORT, true>(&mut self.chunk, since, event, &[])
+        packet::event::<IS_SHORT, HAS_ONE>(&mut self.chunk, since, event, &[])
             && self.wrote(since, event.opens())
-    }
-
-    /// Writes any event. Returns what [`event_slow`](Self::event_slow) returns, which does all that takes time.
-    #[inline(never)]
-    pub(crate) fn event(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
-        let since = self.since(event, now);
-        let track = event.track.as_ref();
-        event.whole_args.is_none()
-            && self.is_ready::<false>(slot.epoch, event)
-            && self.chunk.room() >= event.room::<false>() + track.map_or(0, Track::room)
-            && self.describe(track)
-            && packet::any_event(&mut self.chunk, since, event, &[])
-            && self.wrote(since, event.opens())
-            || self.event_slow(slot, event, now)
     }
 
     /// Writes any event, after all definitions that the reader needs for it.
@@ -207,7 +201,7 @@ impl Writer {
     /// But if the event is the begin of a slice on the thread's own track, returns true even if the begin is lost: the
     /// caller then sends the end of the slice, too, because [`UnmatchedEnds`] has to count that end.
     #[inline(never)]
-    pub(crate) fn event_slow(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
+    pub(crate) fn event(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         if !Epoch::is_open(slot.epoch) {
             return false;
         }
@@ -232,8 +226,8 @@ impl Writer {
     }
 
     /// Returns whether nothing has to be written before the event, except perhaps the description of its track. Does
-    /// not check whether the chunk has room. If `HAS_ONE` is true (the caller handles only one category), also returns
-    /// false for an event with several categories. An end has no category.
+    /// not check whether the chunk has room. If `HAS_ONE` is true (the caller handles only one category, and no event
+    /// with [`Event::whole_args`]), also returns false for an event with several categories. An end has no category.
     #[inline(always)]
     fn is_ready<const HAS_ONE: bool>(&self, epoch: u32, event: &Event<'_>) -> bool {
         if self.fast_epoch != epoch || !self.unmatched.is_clear() || event.opens() < 0 && self.depth == 0 {
@@ -249,9 +243,12 @@ impl Writer {
                 return false;
             }
         }
-        event.site.as_ref().is_none_or(|site| {
-            self.interned.has(site.number) && (site.about.is_none() || self.categories & ALL_LEVELS != 0)
-        })
+        (HAS_ONE || event.whole_args.is_none())
+            && event.site.as_ref().is_none_or(|site| {
+                self.interned.has(site.number) && (site.about.is_none() || self.categories & ALL_LEVELS != 0)
+                    // Without a number, the event contains the callsite's texts.
+                    || !HAS_ONE && !site.has_number()
+            })
     }
 
     /// Returns whether the time of the last packet is not later than `time`, so that a packet with this time can
@@ -374,24 +371,23 @@ impl Writer {
     /// it is too long for 33 chunks.
     fn define_and_write(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         let filters = slot.session.options.load(Ordering::Relaxed) & FILTERS;
-        if event.is_long() {
-            let whole = filters == 0 && event.may_be_whole() && !process::is_in_handler();
-            return match whole.then(|| self.write_whole(slot, event, now)).flatten() {
-                Some(is_written) => is_written,
-                None => self.define_and_write(slot, &event.cut(), now),
-            };
+        let (mut changed, mut kept);
+        let mut event = event;
+        let is_whole = event.is_long() && filters == 0 && event.may_be_whole() && !process::is_in_handler();
+        if event.is_long() && !is_whole {
+            changed = event.cut();
+            event = &changed;
         }
-        if !self.define(slot, event, event.room::<false>() + packet::FILTERED_ROOM, now) {
+        let room = if is_whole { packet::PART_MIN } else { event.room::<false>() + packet::FILTERED_ROOM };
+        if !self.define(slot, event, room, now) {
             return false;
         }
-        let (mut kept, filtered);
-        let event = if filters == 0 {
-            event
-        } else {
+        if filters != 0 {
             kept = [0; packet::KEPT_MAX];
-            filtered = packet::filtered(event, filters, &mut kept);
-            &filtered
-        };
+            changed = *event;
+            packet::filter(&mut changed, filters, &mut kept);
+            event = &changed;
+        }
         // The track of an end is described by its begin. After a filter, its name may be missing.
         if (filters == 0 || event.kind != Type::End) && !self.describe(event.track.as_ref()) {
             return false;
@@ -400,7 +396,28 @@ impl Writer {
         let has_sample = sample_room(slot) != 0;
         let sample = if has_sample { self.sample(slot, event.track.as_ref(), &mut bytes) } else { &[] };
         let since = self.since(event, now);
-        packet::any_event(&mut self.chunk, since, event, sample) && self.wrote(since, 0)
+        if !is_whole {
+            return packet::event::<false, false>(&mut self.chunk, since, event, sample)
+                && self.wrote(since, 0);
+        }
+        let Self { chunk, chunks, chunks_of_state, .. } = self;
+        let mut take = || {
+            let next = take_chunk(slot, Layout::Whole, *chunks)?;
+            *chunks = chunks.wrapping_add(1);
+            *chunks_of_state += 1;
+            Some(next)
+        };
+        match packet::whole_event(chunk, since, event, sample, &mut take) {
+            Some(true) => self.wrote(since, 0),
+            Some(false) => {
+                self.retry = now + BACK_OFF_NS;
+                false
+            }
+            None => {
+                changed = event.cut();
+                self.define_and_write(slot, &changed, now)
+            }
+        }
     }
 
     /// Returns the fields of an event that hold the thread's processor time, or no bytes if the event has no such
@@ -424,30 +441,6 @@ impl Writer {
             self.thread_time = track.uuid;
         }
         packet::sample(self.thread_time, bytes).unwrap_or_default()
-    }
-
-    /// Writes a long event whole, and the definitions that it needs. Returns `Some(false)` if there were not enough
-    /// chunks. Returns `None`, and does not write the event, if it is too long for that.
-    fn write_whole(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> Option<bool> {
-        let track = event.track.as_ref();
-        if !self.define(slot, event, packet::PART_MIN, now) || !self.describe(track) {
-            return Some(false);
-        }
-        let mut bytes = [0; packet::SAMPLE_MAX];
-        let sample = self.sample(slot, track, &mut bytes);
-        let since = self.since(event, now);
-        let Self { chunk, chunks, chunks_of_state, .. } = self;
-        let mut take = || {
-            let next = take_chunk(slot, Layout::Whole, *chunks)?;
-            *chunks = chunks.wrapping_add(1);
-            *chunks_of_state += 1;
-            Some(next)
-        };
-        let is_written = packet::whole_event(chunk, since, event, sample, &mut take)?;
-        if !is_written {
-            self.retry = now + BACK_OFF_NS;
-        }
-        Some(is_written && self.wrote(since, 0))
     }
 
     /// Makes sure that there are `room` bytes of room, and room for the processor time and the description of the
@@ -684,11 +677,11 @@ mod tests {
             Track { uuid: packet::track(7 << 60), parent: 1, name: "row", is_counter: false, is_kept: false };
         let long = "long ".repeat(2000);
         let whole = Event { name: Some(&long), whole_args: Some(WholeArgs(&|_| ())), ..begin };
-        assert!(!writer.event_fast::<true>(slot.epoch, &begin, 1000));
+        assert!(!writer.event_fast::<true, true>(slot.epoch, &begin, 1000));
         assert!(writer.event(&slot, &begin, 1000));
         assert!(writer.event(&slot, &whole, 1000));
         assert!(writer.event(&slot, &Event { track: Some(track), ..begin }, 1000));
-        assert!(!writer.event_fast::<true>(slot.epoch, &begin, 1000));
+        assert!(!writer.event_fast::<true, true>(slot.epoch, &begin, 1000));
         for _ in 0..2 {
             assert!(writer.event(&slot, &Event::new(Type::End, 0), 1000));
         }

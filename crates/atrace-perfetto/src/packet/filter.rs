@@ -20,14 +20,13 @@ const FLOWS: usize = 32;
 /// The size of the buffer for the arguments that remain in an event whose other arguments were removed, in bytes.
 pub(crate) const KEPT_MAX: usize = SITE_ROOM + FLOWS * FLOW_ROOM;
 
-/// Returns the event as a session with these filters gets it. `kept` is a buffer for the arguments that remain.
+/// Changes the event to what a session with these filters gets. `kept` is a buffer for the arguments that remain.
 ///
 /// If the session excludes arguments, only the flows (arrows to other events) of an event remain, at most [`FLOWS`] of
 /// those in [`Event::args`]. The level of a callsite counts as an argument. If the callsite has no number, its target
 /// and location are also left out.
 #[inline(never)]
-pub(crate) fn filtered<'a>(event: &Event<'a>, filters: u32, kept: &'a mut [u8; KEPT_MAX]) -> Event<'a> {
-    let mut event = *event;
+pub(crate) fn filter<'a>(event: &mut Event<'a>, filters: u32, kept: &'a mut [u8; KEPT_MAX]) {
     if filters & NO_NAMES != 0 {
         // The track of an async slice has the slice's name. That of an end is not described.
         if let Some(track) = &mut event.track
@@ -51,5 +50,4 @@ pub(crate) fn filtered<'a>(event: &Event<'a>, filters: u32, kept: &'a mut [u8; K
         }
         event.args = writer.finish().unwrap_or_default();
     }
-    event
 }
