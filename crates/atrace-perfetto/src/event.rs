@@ -268,7 +268,7 @@ pub trait Form<'a>: sealed::Sealed {
     type Text: Copy;
     /// Everything else.
     type More: Copy;
-    /// Whether all lengths fit into one byte, as in [`packet::event`].
+    /// Whether all lengths fit into one byte, as in `packet::event`.
     const IS_SHORT: bool;
     /// Whether the events are often so long that they need a new chunk.
     const IS_LONG: bool = false;

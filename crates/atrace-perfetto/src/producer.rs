@@ -552,7 +552,7 @@ fn wanted(session: &Session, event: &Event<'_>) -> Option<u32> {
     (is_asked && is_old).then_some(epoch)
 }
 
-/// Writes the end of a slice that [`TracedOnTrack`] has begun, with more arguments. `begun` is the number that the
+/// Writes the end of a slice that `TracedOnTrack` has begun, with more arguments. `begun` is the number that the
 /// begin returned in [`Written`]. If `time` is not 0, the slice ends at that time, otherwise now.
 #[inline(never)]
 pub fn end_traced(tags: u64, track: &Track<'_>, site: &Site<'_>, time: u64, begun: u32, args: &[u8]) {
