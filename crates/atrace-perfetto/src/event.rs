@@ -8,7 +8,6 @@ use atrace_sys::text::cut;
 use crate::args::{Put, TRACK_NAME_MAX};
 use crate::callsite::{Number, Site};
 use crate::hash;
-use crate::packet::SHORT;
 
 /// The type of an event. The numbers are those of Perfetto's `TrackEvent.Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +115,8 @@ pub enum Amount {
 /// chunk that fills a page ([`Layout::Whole`](crate::abi::Layout::Whole)), together with the definitions at the chunk's
 /// start.
 pub(crate) const TEXT_MAX: usize = 6 << 10;
+/// The maximum length in bytes of a name in a packet whose lengths have one byte.
+pub(crate) const SHORT: usize = 96;
 
 /// A track of this process. `producer.rs` has its constructors.
 #[derive(Clone, Copy, Debug)]
@@ -250,14 +251,15 @@ impl Event<'_> {
 /// Keeps other crates from implementing [`Form`], whose constants have to be true.
 mod sealed {
     pub trait Sealed {}
-    impl Sealed for super::ShortText {}
-    impl Sealed for super::LongText {}
-    impl Sealed for super::Named {}
-    impl Sealed for super::OnTrack {}
-    impl Sealed for super::Traced {}
-    impl Sealed for super::TracedOnTrack {}
-    impl Sealed for super::End {}
 }
+
+impl sealed::Sealed for ShortText {}
+impl sealed::Sealed for LongText {}
+impl sealed::Sealed for Named {}
+impl sealed::Sealed for OnTrack {}
+impl sealed::Sealed for Traced {}
+impl sealed::Sealed for TracedOnTrack {}
+impl sealed::Sealed for End {}
 
 /// A form of events: the fields that its events have, and how a call's arguments become an event. The arguments are
 /// passed in registers. [`write_as`](crate::producer::write_as) writes an event of a form.

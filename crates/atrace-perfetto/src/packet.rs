@@ -6,7 +6,7 @@
 //! time since the previous packet, in nanoseconds. If [`Event::time`] is not 0, the packet has that time and names the
 //! clock of that time instead, because a negative difference would turn the clock of the sequence back. Lengths are
 //! varints that are filled in after the content is written, so their size is fixed in advance: one byte if `IS_SHORT`
-//! is true (names of up to [`SHORT`] bytes and no arguments), otherwise two bytes. Protobuf does not require the
+//! is true (names of up to [`SHORT`](crate::event::SHORT) bytes and no arguments), otherwise two bytes. Protobuf does not require the
 //! shortest form of a varint, so two bytes may also hold a small length.
 //!
 //! A callsite's constant data is interned: [`intern`] writes the data in a separate packet, and events then have the
@@ -37,7 +37,6 @@ use atrace_sys::text::cut;
 
 use crate::memory::Chunk;
 
-pub(crate) use self::cursor::SHORT;
 use self::cursor::{Cursor, SITE_NAME_MAX, SITE_TEXT_MAX, pair, wide};
 pub(crate) use self::filter::{FILTERED_ROOM, KEPT_MAX, filter};
 pub(crate) use self::thread_time::{SAMPLE_MAX, SAMPLE_ROOM, sample, track as thread_time_track};
@@ -248,7 +247,7 @@ impl Track<'_> {
 }
 
 /// Writes a track's description. Returns false if there is no room. If `IS_SHORT` is true, the name must have at most
-/// [`SHORT`] bytes.
+/// [`SHORT`](crate::event::SHORT) bytes.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn describe<const IS_SHORT: bool>(chunk: &mut Chunk, track: &Track<'_>) -> bool {
@@ -355,6 +354,7 @@ pub(crate) const fn seeded(seed: u64, hash: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::abi::Layout;
+    use crate::event::SHORT;
     use crate::memory::Arena;
     use crate::proto::{Reader, Value};
 

@@ -6,10 +6,9 @@ use std::ptr;
 use atrace_sys::text::cut;
 
 use crate::callsite::Site;
+use crate::event::SHORT;
 use crate::names::Names;
 
-/// The maximum length in bytes of a name in a packet whose lengths have one byte.
-pub(crate) const SHORT: usize = 96;
 /// The maximum length of a callsite's name in a packet, in bytes. A longer name is cut.
 pub(super) const SITE_NAME_MAX: usize = 512;
 /// The maximum length of a callsite's target, and of its source file, in a packet, in bytes. Longer texts are cut.
