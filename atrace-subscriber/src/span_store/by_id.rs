@@ -45,7 +45,8 @@ fn open(span: u64) -> Option<&'static Slot> {
 pub(crate) fn add(flow_id: u64, span: Span, has_fields: bool) -> bool {
     let Some(slot) = open(span.number()) else { return false };
     let place = place(flow_id);
-    let before = place.span.load(Ordering::Relaxed);
+    // Acquires the slot of that span, which would seem closed if its state of an earlier span were read.
+    let before = place.span.load(Ordering::Acquire);
     if open(before).is_some() {
         return false;
     }
