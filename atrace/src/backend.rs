@@ -103,16 +103,20 @@ pub fn backend_tags_enable(word: u64, tag: AtraceTag) -> bool {
 }
 
 /// Returns the backend for events with this tag, or `None` if the tag is not enabled. Call this only after the gate's
-/// check, whose result is `glance`, has found that the tag may be enabled.
+/// check, whose result is `glance`, has found that the tag may be enabled. `is_constant` says which backend is examined
+/// first: the marker or, for events with constant names, Perfetto's memory, to which such events usually go.
 #[inline(always)]
-pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<Backend> {
+pub(crate) fn enabled(glance: Glance, tag: AtraceTag, is_constant: bool) -> Option<Backend> {
     if !refresh::is_enabled(glance, tag) {
         return None;
     }
     let sink = first::present();
-    if sink.is_marker() {
+    let is_perfetto = || first::is_per_event(sink) && is_only_in_sessions(tag);
+    if is_constant && is_perfetto() {
+        Some(Backend::Perfetto)
+    } else if sink.is_marker() {
         Some(Backend::Atrace(sink))
-    } else if first::is_per_event(sink) && is_only_in_sessions(tag) {
+    } else if !is_constant && is_perfetto() {
         Some(Backend::Perfetto)
     } else {
         select(sink, tag)
@@ -122,7 +126,7 @@ pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<Backend> {
 /// Does the same as [`enabled`] for a caller that needs no backend. This function is not inlined.
 #[inline(never)]
 pub(crate) fn is_enabled(glance: Glance, tag: AtraceTag) -> bool {
-    enabled(glance, tag).is_some()
+    enabled(glance, tag, false).is_some()
 }
 
 /// Returns true if the words of the gate show that the tag is enabled only by Perfetto's sessions. The result may be
@@ -183,16 +187,16 @@ pub(crate) fn emit<'t, R: Outcome>(
     args: &[Arg<'_>],
 ) -> R {
     #[inline(never)]
-    fn on<'t, R: Outcome>(
+    fn on<'t, R: Outcome, N: Part<Of: Source>>(
         glance: Glance,
         tag: AtraceTag,
         track: impl Part<Of = &'t str>,
-        name: impl Part<Of: Source>,
+        name: N,
         kind: impl FnOnce() -> Kind,
         args: impl Args,
     ) -> R {
         let event = Event { kind: kind(), track: track.get(), name: name.get(), args: args.get() };
-        R::of(enabled(glance, tag).and_then(|backend| backend.write(tag, event)), tag)
+        R::of(enabled(glance, tag, N::Of::IS_CONSTANT).and_then(|backend| backend.write(tag, event)), tag)
     }
     match gate::glance(tag) {
         None => R::of(None, tag),

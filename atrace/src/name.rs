@@ -94,6 +94,9 @@ mod source {
         /// Whether the name exists as text, so that it need not be formatted.
         const IS_TEXT: bool;
 
+        /// Whether the name is a constant, so that an event may have its number instead of its text.
+        const IS_CONSTANT: bool = false;
+
         /// The memory in which a name that must be formatted becomes a text. A name that exists as text needs none: `()`.
         type Buffer;
 
@@ -213,6 +216,7 @@ impl WriteName for &'static Name {
 
 impl Source for &'static Name {
     const IS_TEXT: bool = true;
+    const IS_CONSTANT: bool = true;
     type Buffer = ();
 
     #[inline(always)]

@@ -83,7 +83,7 @@ pub(crate) fn begin_scoped_event_at(
 ) -> ScopedEvent {
     let begin = |glance| {
         let event = Event::new(Kind::Begin, name.with_text(text()));
-        Outcome::of(backend::enabled(glance, tag)?.write(tag, event), tag)
+        Outcome::of(backend::enabled(glance, tag, false)?.write(tag, event), tag)
     };
     ScopedEvent { slice: gate::glance(tag).and_then(begin) }
 }

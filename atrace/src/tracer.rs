@@ -118,7 +118,7 @@ impl Glance {
     /// Determines whether at least one of the tags is enabled. If so, returns a value that writes events.
     #[inline(always)]
     pub fn enabled(self) -> Option<Enabled> {
-        backend::enabled(self.found, self.tag).map(|backend| Enabled { backend, tag: self.tag })
+        backend::enabled(self.found, self.tag, false).map(|backend| Enabled { backend, tag: self.tag })
     }
 }
 
