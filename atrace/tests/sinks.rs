@@ -278,7 +278,7 @@ mod cases {
                 let mut switched = None;
                 keeps("Control::enable", &mut || switched = control.enable("x").ok());
                 keeps("the end of a switch", &mut || switched = None);
-                keeps("Control::enable_tags", &mut || drop(control.enable(AtraceTag::Adb)));
+                keeps("Control::enable", &mut || drop(control.enable(AtraceTag::Adb)));
                 keeps("Control::disable", &mut || drop(control.disable("y")));
                 keeps("Control::patterns", &mut || drop(control.patterns()));
                 // The next event finds the flags changed.

@@ -6,8 +6,8 @@
 //! time since the previous packet, in nanoseconds. If [`Event::time`] is not 0, the packet has that time and names the
 //! clock of that time instead, because a negative difference would turn the clock of the sequence back. Lengths are
 //! varints that are filled in after the content is written, so their size is fixed in advance: one byte if `IS_SHORT`
-//! is true (names of up to [`SHORT`](crate::event::SHORT) bytes and no arguments), otherwise two bytes. Protobuf does not require the
-//! shortest form of a varint, so two bytes may also hold a small length.
+//! is true (names of up to [`SHORT`](crate::event::SHORT) bytes and no arguments), otherwise two bytes. Protobuf does not
+//! require the shortest form of a varint, so two bytes may also hold a small length.
 //!
 //! A callsite's constant data is interned: [`intern`] writes the data in a separate packet, and events then have the
 //! callsite's number instead of its texts. The encoded number of every callsite has the same size.

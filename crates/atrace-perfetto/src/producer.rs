@@ -432,6 +432,9 @@ fn behind(session: &Session) -> u32 {
 /// Writes an event of a form, which [`Form::event`] makes of the arguments. The function is compiled for each form, so it
 /// has code only for the fields that the form's events have. Builds for size have no such code.
 ///
+/// Returns what [`write()`] returns. If the form has no events of this type, such as an end of the form `ShortText`,
+/// returns `None` and writes nothing.
+///
 /// The fast paths write the event that [`Form::usual`] makes. The other paths make the event again: if the first one were
 /// passed by reference, the compiler would no longer know which of its fields are constant.
 #[inline(never)]
