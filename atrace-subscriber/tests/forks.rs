@@ -6,6 +6,7 @@
 #![cfg(unix)]
 #![allow(unsafe_code, reason = "processes are forked")]
 
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,11 @@ fn in_fork(body: impl FnOnce() -> bool) -> Option<bool> {
         // Long enough for the slowest machine. SAFETY: no preconditions; the signal ends a child that hangs.
         unsafe { libc::alarm(600) };
         let returned = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        if let Err(panic) = &returned {
+            // The test harness captures the message in the child's memory, where it is lost.
+            let message = panic.downcast_ref::<String>().map_or("no message", String::as_str);
+            _ = writeln!(std::io::stderr(), "a child panicked: {message}");
+        }
         // SAFETY: no preconditions; ends the child at once.
         unsafe { libc::_exit(returned.map_or(2, i32::from)) };
     }
@@ -36,7 +42,10 @@ fn in_fork(body: impl FnOnce() -> bool) -> Option<bool> {
     assert_eq!(ended, child);
     match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
         (true, code @ 0..=1) => Some(code == 1),
-        _ => None,
+        _ => {
+            _ = writeln!(std::io::stderr(), "a child ended with the wait status {status:#x}");
+            None
+        }
     }
 }
 
@@ -112,6 +121,10 @@ fn a_child_numbers_callsites_while_the_parents_table_grows() {
                 }
             };
             let child = || {
+                // Until the child knows that Perfetto has no session, its spans are stored and have other ids.
+                while atrace::atrace_is_tag_enabled(atrace::AtraceTag::App) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 // These callsites are new to the child, and belong to the part of the table that grows.
                 let last = &all[CALLSITES - 5000..];
                 let ids = || last.iter().map(|metadata| span(&dispatch, metadata)).collect::<Vec<_>>();
