@@ -413,8 +413,8 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// Runs sixteen requests at a time, on four threads. The trees of lives are the trees of the program's spans, and
-    /// there are at most twice as many lanes as there are requests at the same time.
+    /// Runs sixteen requests at a time, on four threads. The life of each query refers to the life of its request as its
+    /// parent, and there are at most twice as many lanes as there are requests at the same time.
     #[test]
     fn lanes_follow_concurrency_and_parents_are_found_by_numbers() {
         const REQUESTS: u32 = 500;

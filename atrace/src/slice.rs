@@ -68,7 +68,7 @@ impl SliceOrigin {
     }
 }
 
-/// A slice of the calling thread. The value knows whether the begin was written.
+/// A slice that the calling thread has begun and must end. The value knows whether the begin was written.
 ///
 /// A `Slice` is for code that itself records which slices are open, such as a `tracing` subscriber. Dropping a
 /// `Slice` writes no end. Other code should use [`ScopedEvent`](crate::ScopedEvent), which ends its slice when

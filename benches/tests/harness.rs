@@ -57,7 +57,7 @@ fn twelve(x: u64) -> u64 {
     four(four(four(x)))
 }
 
-/// A chain of blocks.
+/// Runs dependent steps, whose duration is known.
 type Chain = fn(u64) -> u64;
 
 /// Runs an operation with this chain a given number of times.

@@ -48,7 +48,8 @@ pub(super) struct Origin {
     /// The time of the span's creation, in nanoseconds of `CLOCK_BOOTTIME`. If it is 0, the span has no life, even if
     /// it is asynchronous.
     created: AtomicU64,
-    /// The [identity](StoredSpan::identity) of the span's parent, or 0 if it has none.
+    /// The [identity](StoredSpan::identity) of the span's parent, or 0 if the span has no parent, or if the parent had
+    /// closed when the life began.
     parent: AtomicU64,
     flow_id: AtomicU64,
     tag: AtomicU64,

@@ -16,7 +16,7 @@ pub(crate) struct Marks(AtomicU64);
 
 /// The span was entered.
 const ENTERED: u32 = 1;
-/// The span was entered more than once.
+/// The span was entered at least twice, whether or not it was left in between.
 const AGAIN: u32 = 2;
 /// The span was left.
 const LEFT: u32 = 4;

@@ -27,7 +27,8 @@ unsafe impl Shared for AtomicU32 {}
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
 const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
-/// The flags for private memory. Such memory consists of zeroes, and a page takes memory only after it was touched.
+/// The flags for private memory. Such memory consists of zeroes, and a page takes memory only after it or, if the kernel
+/// uses huge pages, a neighbour of it was touched.
 const OWN: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
 /// Mapped pages. Other threads or processes may change the bytes at any time. Dropping the `Region` unmaps the pages.

@@ -16,8 +16,8 @@ use crate::message::{Kind, Message, Texts};
 #[derive(Debug)]
 pub(crate) struct NdkSink {
     library: Ndk,
-    /// The properties. If the serial of the flags property has changed, the library must be asked again whether tracing
-    /// is enabled.
+    /// The properties. The library must be asked again whether tracing is enabled if the serial of the flags property has
+    /// changed, and as long as its last answer is not settled.
     pub(super) properties: &'static Properties,
     debounce: Debounce,
     loaded: Instant,

@@ -3,8 +3,9 @@
 //!
 //! The cases are those of AOSP's `libatrace_tracing_subscriber_benchmark`, under its names: an event and a span,
 //! without and with four fields, with tracing off, filtered and on. A process has one global subscriber, so each kind
-//! of subscriber is a mode, and the processes of the modes take turns (`vs_process` in a row). Beside a traced slice,
-//! its messages are written again as raw writes (`vs` in a row). The rows are in `target/overhead/subscriber.json`.
+//! of subscriber is a mode, and the processes of the modes run alternately (the field `vs_process` of a row compares
+//! them). Beside a traced slice, its messages are written again as raw writes (the field `vs`). The rows are in
+//! `target/overhead/subscriber.json`.
 
 use std::process::ExitCode;
 

@@ -305,7 +305,7 @@ impl<W: Plain + 'static> Pool<W> {
         self.0.get()
     }
 
-    /// Returns the words that all threads read, or `None` before [`make`](Self::make).
+    /// Returns the state that the events of all threads read, or `None` before [`make`](Self::make).
     #[inline(always)]
     pub(crate) fn shared(&self) -> Option<&'static Shared> {
         self.layout().map(|layout| &layout.shared)
@@ -521,7 +521,7 @@ pub(crate) struct Inside<W: Plain + 'static> {
 }
 
 impl<W: Plain + 'static> Inside<W> {
-    /// Returns the words that all threads read.
+    /// Returns the state that the events of all threads read.
     #[inline(always)]
     pub(crate) const fn shared(&self) -> &'static Shared {
         &self.layout.shared

@@ -73,7 +73,7 @@ pub(crate) fn presume(shared: &Shared) {
     }
 }
 
-/// Stops treating all tags as wanted, because the service has answered, or there is no service.
+/// Stops treating all tags as wanted, because the service has answered, no service exists, or this process can't use it.
 pub(crate) fn end(shared: &Shared) {
     if !shared.has_service() {
         // No session exists, so nobody wanted the lost events.

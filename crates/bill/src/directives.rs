@@ -1,8 +1,8 @@
 //! Suggests the filter directives that would save the most processor time.
 //!
-//! A directive `target=level` of `Targets` and `EnvFilter` applies to all targets that begin with `target`, and
-//! disables the callsites of these targets that are more verbose than `level`. The saving is the sum of the costs of
-//! these callsites.
+//! A directive `target=level` of `Targets` and `EnvFilter` applies to all targets that begin with `target`, except to
+//! those for which the filter has a directive with a longer target. It disables the callsites of its targets that are
+//! more verbose than `level`. The saving is the sum of the costs of these callsites.
 
 use crate::bill::{Bill, LEVELS};
 use crate::estimate::Estimate;

@@ -67,7 +67,8 @@ impl Lane {
         self.occupancy.leave(below, self.now(), |time| self.write(life, time));
     }
 
-    /// Ends the parent's life, and returns the lives in the order of their events, whose times only increase.
+    /// Ends the parent's life, and checks that each event has a later time than the event before it. Returns the lives in
+    /// the order of their events.
     fn finish(&self) -> Vec<u64> {
         self.leave(PARENT, 0);
         let events = self.access.with(|_| self.events.lock().unwrap().clone());

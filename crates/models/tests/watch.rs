@@ -248,8 +248,8 @@ fn with_release_and_acquire_neither_saw_the_other() {
     );
 }
 
-/// Models queries that are open until `settle` is called for them. A settled query does not become open again, and a
-/// later query is open.
+/// Models queries that are open, which means that the caches may not have their answers yet, until `settle` is called
+/// for them. A settled query does not become open again, and a later query is open.
 #[test]
 fn a_question_after_those_settled_is_open() {
     model(3, || {

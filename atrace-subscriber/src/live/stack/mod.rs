@@ -106,8 +106,8 @@ pub fn return_addresses(by: Walk, into: &mut [usize]) -> usize {
     unwind_and_learn(by, here, into)
 }
 
-/// Does the same as [`return_addresses`], by frame pointers only. Returns `None` if the frame pointers do not lead to
-/// the outermost frame; `into` may then contain anything.
+/// Does the same as [`return_addresses`], by frame pointers only. Returns `None` if the frame pointers break off before
+/// the outermost frame, unless many more frames than `into` holds were found; `into` may then contain anything.
 #[inline(never)]
 pub(super) fn by_frame_pointers(into: &mut [usize]) -> Option<usize> {
     follow(registers(), into)

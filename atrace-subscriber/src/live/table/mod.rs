@@ -162,7 +162,8 @@ impl SpanTable {
         drop(shard);
     }
 
-    /// Appends copies of all spans to `records`, and their return addresses to `addresses`.
+    /// Appends copies of all spans to `records`, and their return addresses to `addresses`. Appends nothing if the
+    /// calling thread is using the table, which this code then has interrupted.
     pub(super) fn copy(&self, records: &mut Vec<Record>, addresses: &mut Vec<usize>) {
         let Some(_busy) = Busy::new() else { return };
         let [spans, frames] = [0, 1].map(|at| self.expected[at].load(Ordering::Relaxed));

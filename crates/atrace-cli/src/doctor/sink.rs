@@ -113,8 +113,8 @@ impl Patient {
     }
 
     /// Reports where the events of a process that does not publish its state will go. On Android, all processes
-    /// write to one marker; there this function returns the marker's buffer, if this process can see the marker. Then
-    /// `event` tries to write a test event.
+    /// without a variable that says otherwise write to one marker; there this function returns the marker's buffer, if
+    /// this process can see the marker. Then `event` tries to write a test event.
     pub(super) fn unknown_sink(&self, report: &mut Report) -> Option<Written> {
         match tracefs::root() {
             Ok(_) => report.good(Topic::Mount, "tracefs is mounted"),

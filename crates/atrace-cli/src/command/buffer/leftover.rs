@@ -1,5 +1,5 @@
-//! Saves or removes the buffers of recordings whose command was killed. This is done when the next recording
-//! begins.
+//! Saves or removes the buffers of recordings whose command was killed. This is done when the next recording with a
+//! buffer of the kernel begins.
 //!
 //! A buffer with events is saved before it is removed, unless its events became packets during the recording. It is
 //! saved to the file that the killed command's note names or, if there is no note, or if that file exists already or

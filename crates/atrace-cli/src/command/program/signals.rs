@@ -152,8 +152,8 @@ fn is_ready(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> rustix::io::Re
     Ok(places.last().is_some_and(|place| !place.revents().is_empty()))
 }
 
-/// How long to wait for the witness's report after a signal has reached this command, before asking. A sender may signal
-/// one process of the group after the other.
+/// How long to wait for the witness's report after a signal has reached this command, before the command asks the
+/// witness. A sender may signal one process of the group after the other.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// How long to wait for the witness's answer. A witness that is stopped does not answer.
