@@ -4,7 +4,9 @@
 //! before it is used.
 
 use std::ffi::CString;
+use std::fmt;
 use std::fs::{DirBuilder, File, Metadata, Permissions};
+use std::io::{self, Read as _};
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{
@@ -13,7 +15,6 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use super::super::error::{Error, ErrorKind};
 use super::super::text::VALUE_MAX;
@@ -519,10 +520,17 @@ impl Drop for Lock {
 }
 
 /// Returns the id of the process that has locked the file, if the kernel shows it.
+///
+/// If a lock disappears between two reads of the kernel's list, the second read leaves out another lock. So a read asks
+/// for more than a page, of which the kernel returns one, and the list is read again if the lock is not in it.
 fn holder(file: &File) -> Option<u32> {
     let data = file.metadata().ok()?;
     let device = format!("{:02x}:{:02x}", libc::major(data.dev()), libc::minor(data.dev()));
-    holder_in(&std::fs::read_to_string("/proc/locks").ok()?, &device, data.ino())
+    (0..10).find_map(|_| {
+        let mut locks = String::with_capacity(1 << 16);
+        File::open("/proc/locks").ok()?.read_to_string(&mut locks).ok()?;
+        holder_in(&locks, &device, data.ino())
+    })
 }
 
 /// Finds the process that has locked a file, in a text like `7: FLOCK  ADVISORY  WRITE 4711 00:1b:42 0 EOF`. Some file
@@ -568,6 +576,34 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(location.open(true, Duration::ZERO).unwrap().1, first);
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no files")]
+    fn the_holder_is_found_while_other_locks_come_and_go() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        let folder = tempfile::tempdir().unwrap();
+        let create = |name: &str| File::create(folder.path().join(name)).unwrap();
+        let done = AtomicBool::new(false);
+        let found = std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let (create, done) = (&create, &done);
+                scope.spawn(move || {
+                    let files = [0, 1, 2].map(|at| create(&format!("other {thread} {at}")));
+                    while !done.load(Ordering::Relaxed) {
+                        files.iter().for_each(|file| assert!(at::try_lock(file).unwrap()));
+                        files.iter().for_each(at::unlock);
+                    }
+                });
+            }
+            let file = create("locked");
+            assert!(at::try_lock(&file).unwrap());
+            let found = (0..1000).filter(|_| holder(&file) == Some(std::process::id())).count();
+            done.store(true, Ordering::Relaxed);
+            found
+        });
+        assert_eq!(found, 1000);
     }
 
     #[test]
