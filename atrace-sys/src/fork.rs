@@ -7,6 +7,7 @@
 //!
 //! # Types
 //!
+//! - [`ProcessId`]: the id of the process as text, which is cached.
 //! - [`Generation`]: a number that identifies a process among its ancestors. Data that belongs to one process is stored
 //!   together with this number.
 //! - [`PerProcess`]: a value that each process creates for itself.
@@ -53,10 +54,60 @@ impl Generation {
     }
 }
 
+/// A process id in the form in which messages contain it: its decimal digits and a `|`, in memory order,
+/// padded with zeroes.
+///
+/// The largest id on Linux is 4194304 (`PID_MAX_LIMIT`): seven digits and the `|` fill the eight bytes.
+///
+/// # Examples
+///
+/// ```
+/// let id = atrace_sys::process::id();
+/// assert_eq!(id.text(), std::process::id().to_string().as_bytes());
+/// assert_eq!(id.bytes()[id.text().len()], b'|');
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProcessId(NonZeroU64);
+
+impl ProcessId {
+    /// Creates the text of `pid` from its last seven digits. An id on Linux has no more digits.
+    pub fn new(pid: u32) -> Self {
+        let (mut rest, mut bytes) = (pid, *b"\0\0\0\0\0\0\0|");
+        let mut start = 7;
+        while start > 0 && (start == 7 || rest > 0) {
+            start -= 1;
+            bytes[start] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        // Moves the digits to the front. (`rotate_left` is two KiB of code.)
+        let bytes = (u64::from_be_bytes(bytes) << (8 * start)).to_be_bytes();
+        // Never 0, because of the digits and the bar, so `MIN` is never used.
+        Self(NonZeroU64::new(u64::from_ne_bytes(bytes)).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// Returns the eight bytes: digits, `|`, zeroes.
+    #[inline(always)]
+    pub fn bytes(&self) -> [u8; 8] {
+        self.0.get().to_ne_bytes()
+    }
+
+    /// Returns the number of bytes of the digits and the `|`.
+    #[inline(always)]
+    pub fn len_with_bar(&self) -> usize {
+        // As a little-endian number, the unused bytes are the highest ones.
+        8 - (u64::from_le(self.0.get()).leading_zeros() / 8) as usize
+    }
+
+    /// Returns the digits without the `|`.
+    pub fn text(&self) -> Vec<u8> {
+        self.bytes()[..self.len_with_bar() - 1].to_vec()
+    }
+}
+
 /// The words that the kernel wipes, so that they are 0 in a new child.
 struct Own {
-    /// The word in which [`cached`] keeps a number for the module `process`.
-    cached: AtomicU64,
+    /// The [`ProcessId`] as a number.
+    id: AtomicU64,
     generation: AtomicU64,
 }
 
@@ -64,7 +115,7 @@ struct Own {
 unsafe impl Plain for Own {}
 
 /// Words that are always 0, in place of a page: before [`page`] has created the page, and if it can't be created.
-static NOTHING: Own = Own { cached: AtomicU64::new(0), generation: AtomicU64::new(0) };
+static NOTHING: Own = Own { id: AtomicU64::new(0), generation: AtomicU64::new(0) };
 static OWN: AtomicRef<Own> = AtomicRef::new(&NOTHING);
 /// A process id in the upper half, and the generation of that process in the lower half. The word is used if there is
 /// no page that the kernel wipes.
@@ -79,25 +130,25 @@ pub fn generation() -> Generation {
     NonZeroU64::new(OWN.get().generation.load(Ordering::Relaxed)).map_or_else(learn_generation, Generation)
 }
 
-/// Returns the number that `make` returns in this process, usually from a cache. `make` must always be the same
-/// function, and may be called more than once. If the number is cached, this costs two loads. Before Linux 4.14, no
-/// number is cached.
+/// Returns the id of the calling process, even right after a fork. Every event needs the id, and glibc's `getpid()` is a
+/// system call, so the id is cached.
 ///
-/// There is only one cache, which [`process::id`](crate::process::id) uses.
+/// This costs two loads, or a system call before Linux 4.14. In a child of `vfork` it returns the parent's id, because
+/// the child shares the parent's memory. Such a child must not trace before it executes a program.
 #[inline(always)]
-pub(crate) fn cached(make: fn() -> NonZeroU64) -> NonZeroU64 {
-    NonZeroU64::new(OWN.get().cached.load(Ordering::Relaxed)).unwrap_or_else(|| cache(make))
+pub fn id() -> ProcessId {
+    NonZeroU64::new(OWN.get().id.load(Ordering::Relaxed)).map_or_else(learn_id, ProcessId)
 }
 
 #[cold]
 #[inline(never)]
-fn cache(make: fn() -> NonZeroU64) -> NonZeroU64 {
+fn learn_id() -> ProcessId {
     let _errno = ErrnoGuard::new();
-    let made = make();
+    let id = ProcessId::new(system::process_id());
     if let Some(own) = page() {
-        own.cached.store(made.get(), Ordering::Relaxed);
-    } // Otherwise a child would find its parent's number, so it is not stored.
-    made
+        own.id.store(id.0.get(), Ordering::Relaxed);
+    } // Otherwise a child would find its parent's id, so it is not stored.
+    id
 }
 
 /// Returns whether the kernel wipes pages in each child (Linux 4.14). If the kernel does not, only the [`generation`]

@@ -1,77 +1,17 @@
 //! The calling process: its id as text, its name, its rights and its errno.
 //!
-//! Every event needs the process id, and glibc's `getpid()` is a system call. So the id is cached, as decimal text,
-//! in memory that is wiped in a forked child: see [`fork`].
+//! The id is defined in [`fork`](crate::fork), because it is cached in memory that is wiped in a forked child.
 
 use std::ffi::{CStr, OsStr, OsString};
-use std::num::NonZeroU64;
 
+pub use crate::fork::{ProcessId, id};
+use crate::system;
 pub use crate::system::{
     ErrnoGuard, at_exit, fnmatch as matches, has_elevated_rights, may_pass, process_id as raw_id,
     reread_argv0, strtoimax as signed_number, strtoull as number,
 };
 #[cfg(not(no_tracing))]
 pub use crate::system::{capabilities as rights, signals::seem_to_be_handled as is_in_handler, stay_loaded};
-use crate::{fork, system};
-
-/// A process id in the form in which messages contain it: its decimal digits and a `|`, in memory order,
-/// padded with zeroes.
-///
-/// The largest id on Linux is 4194304 (`PID_MAX_LIMIT`): seven digits and the `|` fill the eight bytes.
-///
-/// # Examples
-///
-/// ```
-/// let id = atrace_sys::process::id();
-/// assert_eq!(id.text(), std::process::id().to_string().as_bytes());
-/// assert_eq!(id.bytes()[id.text().len()], b'|');
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ProcessId(NonZeroU64);
-
-impl ProcessId {
-    /// Creates the text of `pid` from its last seven digits. An id on Linux has no more digits.
-    pub fn new(pid: u32) -> Self {
-        let (mut rest, mut bytes) = (pid, *b"\0\0\0\0\0\0\0|");
-        let mut start = 7;
-        while start > 0 && (start == 7 || rest > 0) {
-            start -= 1;
-            bytes[start] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-        }
-        // Moves the digits to the front. (`rotate_left` is two KiB of code.)
-        let bytes = (u64::from_be_bytes(bytes) << (8 * start)).to_be_bytes();
-        // Never 0, because of the digits and the bar, so `MIN` is never used.
-        Self(NonZeroU64::new(u64::from_ne_bytes(bytes)).unwrap_or(NonZeroU64::MIN))
-    }
-
-    /// Returns the eight bytes: digits, `|`, zeroes.
-    #[inline(always)]
-    pub fn bytes(&self) -> [u8; 8] {
-        self.0.get().to_ne_bytes()
-    }
-
-    /// Returns the number of bytes of the digits and the `|`.
-    #[inline(always)]
-    pub fn len_with_bar(&self) -> usize {
-        // As a little-endian number, the unused bytes are the highest ones.
-        8 - (u64::from_le(self.0.get()).leading_zeros() / 8) as usize
-    }
-
-    /// Returns the digits without the `|`.
-    pub fn text(&self) -> Vec<u8> {
-        self.bytes()[..self.len_with_bar() - 1].to_vec()
-    }
-}
-
-/// Returns the id of the calling process, even right after a fork.
-///
-/// This costs two loads. In a child of `vfork` it returns the parent's id, because the child shares the parent's
-/// memory. Such a child must not trace before it executes a program.
-#[inline(always)]
-pub fn id() -> ProcessId {
-    ProcessId(fork::cached(|| ProcessId::new(raw_id()).0))
-}
 
 /// Returns the effective user id of the calling process.
 pub fn user() -> u32 {

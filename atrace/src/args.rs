@@ -105,24 +105,3 @@ impl Arguments for &[Arg<'_>] {
         }
     }
 }
-
-/// The arguments of an event as a parameter: a slice, or `()` for none. So the function for events without arguments
-/// does not contain the code that formats and encodes them.
-pub(crate) trait Args: Copy {
-    /// Returns the arguments, or `None` for `()`.
-    fn get(&self) -> Option<&dyn Arguments>;
-}
-
-impl Args for () {
-    #[inline(always)]
-    fn get(&self) -> Option<&dyn Arguments> {
-        None
-    }
-}
-
-impl Args for &[Arg<'_>] {
-    #[inline(always)]
-    fn get(&self) -> Option<&dyn Arguments> {
-        Some(self)
-    }
-}

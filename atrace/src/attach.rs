@@ -29,7 +29,7 @@ use atrace_sys::process;
 use atrace_sys::properties::Properties;
 
 use crate::load::is_skipped;
-use crate::sink::first;
+use crate::sink;
 use crate::{producer, refresh, state, watch};
 
 /// Whether this process or an ancestor has begun to look for a service.
@@ -59,7 +59,7 @@ pub(crate) fn attach() {
     refresh::follow_sessions();
     atrace_sys::fork::in_children(in_child);
     if producer::is_service_there() {
-        first::enable_perfetto();
+        sink::enable_perfetto();
         producer::seek(serial);
         refresh::update();
         watch::tags_may_have_changed();

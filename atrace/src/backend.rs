@@ -12,30 +12,33 @@
 //!
 //! # Paths
 //!
-//! A process that never was a producer of Perfetto has one backend, its sink, so there is no choice and no cost: see
-//! `sink/first.rs`. In a producer, a tag is usually enabled by Perfetto's sessions only. The two words of the gate show
-//! this case, so inlined code tests this case first ([`is_only_in_sessions`]). A function that is not inlined
+//! A process that never was a producer of Perfetto has one backend, its sink. If that is the marker, inlined code finds
+//! it by one reference ([`sink::first`]). In a producer, a tag is usually enabled by Perfetto's sessions only. The two words of the
+//! gate show this case, so inlined code tests it, too ([`is_only_in_sessions`]). A function that is not inlined
 //! ([`select`]) handles all other cases.
 //!
-//! [`emit`] is the way of all events that have no callsite: it checks the gate, builds the event, chooses the backend,
-//! and passes the event to [`Backend::write`]. All of this is compiled for the parts that the event has, so an event has
-//! one call between the gate and the function that writes the packet or the system call that writes the message.
+//! [`emit`] writes the events of all functions of `events.rs` and of scoped slices: it checks the gate, builds the event,
+//! chooses the backend, and passes the event to [`Backend::write`]. All of this is compiled for the parts that the event
+//! has, so an event has one call between the gate and the function that writes the packet or the system call that writes
+//! the message. A tracer's [`Enabled`](crate::tracer::Enabled) has the backend already; it passes an event without a
+//! callsite to `Backend::write`, too, and an event with a callsite to Perfetto's producer. The end of a slice goes to the
+//! backend that wrote its begin ([`end_by_sink`], [`end_track_by_sink`], and the producer's functions).
 //!
 //! Some `inline` attributes depend on `debug_assertions`. An event may be written on the stack of a signal handler, whose
 //! stack is small. So a function must not reserve stack for buffers that only some of its callers need.
 
 use crate::AtraceTag;
-use crate::args::{Arg, Args, Arguments};
-use crate::event::{Event, Part};
+use crate::args::{Arg, Arguments};
+use crate::event::Event;
 use crate::gate::{self, Glance};
 use crate::message::Kind;
 use crate::name::{Source, Text};
 use crate::producer::{
-    self, Amount, Encoder, LongText, Named, OnTrack, Put, Short, ShortText, Site, TRACK_NAME_MAX, Track,
-    TrackKey, Type, WholeArgs, Written, hash,
+    self, Amount, Encoder, Named, OnTrack, Put, Site, TRACK_NAME_MAX, Track, TrackKey, Type, WholeArgs,
+    Written, hash,
 };
 use crate::refresh;
-use crate::sink::{Sink, choice, first};
+use crate::sink::{self, Sink, choice};
 
 /// The backend of an event whose tag is enabled.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +61,7 @@ pub fn only_atrace(tag: AtraceTag) -> AtraceTag {
 /// Prepares the process to be a producer, and therefore may allocate.
 pub fn only_perfetto(tag: AtraceTag) -> AtraceTag {
     // The bit is looked at only where the backend is chosen for each event.
-    if first::enable_perfetto() { (tag - ONLY_ATRACE) | ONLY_PERFETTO } else { AtraceTag::Never }
+    if sink::enable_perfetto() { (tag - ONLY_ATRACE) | ONLY_PERFETTO } else { AtraceTag::Never }
 }
 
 /// The enabled tags, separately for each backend.
@@ -103,20 +106,23 @@ pub fn backend_tags_enable(word: u64, tag: AtraceTag) -> bool {
 }
 
 /// Returns the backend for events with this tag, or `None` if the tag is not enabled. Call this only after the gate's
-/// check, whose result is `glance`, has found that the tag may be enabled. `is_constant` says which backend is examined
-/// first: the marker or, for events with constant names, Perfetto's memory, to which such events usually go.
+/// check, whose result is `glance`, has found that the tag may be enabled.
+///
+/// The result does not depend on `begins_with_sessions`, but the cost does: with `true`, this function looks for
+/// Perfetto's sessions before it looks for the marker. That is cheaper for events with constant names, which usually go
+/// to Perfetto's memory.
 #[inline(always)]
-pub(crate) fn enabled(glance: Glance, tag: AtraceTag, is_constant: bool) -> Option<Backend> {
-    if !refresh::is_enabled(glance, tag) {
+pub(crate) fn enabled(glance: Glance, tag: AtraceTag, begins_with_sessions: bool) -> Option<Backend> {
+    if !glance.is_sure() && !refresh::refreshed().intersects(tag & AtraceTag::ValidMask) {
         return None;
     }
-    let sink = first::present();
-    let is_perfetto = || first::is_per_event(sink) && is_only_in_sessions(tag);
-    if is_constant && is_perfetto() {
+    let sink = sink::first();
+    let is_perfetto = || sink::is_per_event(sink) && is_only_in_sessions(tag);
+    if begins_with_sessions && is_perfetto() {
         Some(Backend::Perfetto)
     } else if sink.is_marker() {
         Some(Backend::Atrace(sink))
-    } else if !is_constant && is_perfetto() {
+    } else if !begins_with_sessions && is_perfetto() {
         Some(Backend::Perfetto)
     } else {
         select(sink, tag)
@@ -143,7 +149,7 @@ fn is_only_in_sessions(tag: AtraceTag) -> bool {
 #[cold]
 #[inline(never)]
 fn select(sink: &'static Sink, tag: AtraceTag) -> Option<Backend> {
-    if !first::is_per_event(sink) {
+    if !sink::is_per_event(sink) {
         return Some(Backend::Atrace(sink));
     }
     let tags = tag & AtraceTag::ValidMask;
@@ -174,17 +180,81 @@ impl Outcome for () {
     fn of(_: Option<Written>, _: AtraceTag) {}
 }
 
+/// A part of an event as a parameter: a value, or `()` if the event does not have the part. The parameter `()` takes no
+/// register, and no code is compiled for the absent part.
+pub(crate) trait Part {
+    /// The type of the part.
+    type Of;
+
+    /// Returns the part, or `None` for `()`.
+    fn get(self) -> Option<Self::Of>;
+}
+
+/// The absent part may be a track or a name, so its type is one that both may have.
+impl Part for () {
+    type Of = &'static str;
+
+    #[inline(always)]
+    fn get(self) -> Option<&'static str> {
+        None
+    }
+}
+
+impl<N: Source> Part for N {
+    type Of = N;
+
+    #[inline(always)]
+    fn get(self) -> Option<N> {
+        Some(self)
+    }
+}
+
+/// The arguments of an event as a parameter: a slice, or `()` for none. So the function for events without arguments
+/// does not contain the code that formats and encodes them.
+pub(crate) trait Args: Copy {
+    /// Returns whether there are no arguments.
+    fn is_none(&self) -> bool;
+
+    /// Returns the arguments, or `None` for `()`.
+    fn get(&self) -> Option<&dyn Arguments>;
+}
+
+impl Args for () {
+    #[inline(always)]
+    fn is_none(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn get(&self) -> Option<&dyn Arguments> {
+        None
+    }
+}
+
+impl Args for &[Arg<'_>] {
+    #[inline(always)]
+    fn is_none(&self) -> bool {
+        self.is_empty()
+    }
+
+    #[inline(always)]
+    fn get(&self) -> Option<&dyn Arguments> {
+        Some(self)
+    }
+}
+
 /// Writes an event if its tag is enabled. Only the gate's check is inlined into the caller.
 ///
-/// The parts of the event are parameters of their own, so they are passed in registers. The rest is compiled for each
-/// combination of parts that a program uses.
+/// The parts of the event are parameters of their own, so they are passed in registers. `kind` is a closure, so that its
+/// type tells the compiler which kind it returns; a cookie or a value is captured. The rest is compiled for each function
+/// that calls this one, and for each type of its parts that a program uses.
 #[inline(always)]
 pub(crate) fn emit<'t, R: Outcome>(
     tag: AtraceTag,
-    kind: impl FnOnce() -> Kind,
     track: impl Part<Of = &'t str>,
     name: impl Part<Of: Source>,
-    args: &[Arg<'_>],
+    kind: impl FnOnce() -> Kind,
+    args: impl Args,
 ) -> R {
     #[inline(never)]
     fn on<'t, R: Outcome, N: Part<Of: Source>>(
@@ -200,7 +270,7 @@ pub(crate) fn emit<'t, R: Outcome>(
     }
     match gate::glance(tag) {
         None => R::of(None, tag),
-        Some(glance) if args.is_empty() => on(glance, tag, track, name, kind, ()),
+        Some(glance) if args.is_none() => on(glance, tag, track, name, kind, ()),
         Some(glance) => on(glance, tag, track, name, kind, args),
     }
 }
@@ -238,8 +308,9 @@ impl Backend {
         {
             return sink.write(event);
         }
+        let Event { kind, track, name, args } = event;
         let mut buffer = N::buffer();
-        let event = event.with_text(&mut buffer);
+        let event = Event { kind, track, name: name.map(|name| name.text(&mut buffer)), args };
         match self {
             // A copy: the compiler would store the event in memory for Perfetto, too, if its address were passed.
             Self::Atrace(sink) => by_library(sink, &{ event }),
@@ -253,23 +324,21 @@ impl Backend {
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
+    /// `producer::count`, outlined for a name whose hash has to be computed. For a constant name it is inlined.
     #[inline(never)]
     fn count(tags: u64, name: &str, value: i64) -> Option<Written> {
         producer::count(tags, name, hash::of_name(name), value)
     }
     let tags = valid(tag);
     let Event { kind, track, name, args } = *event;
-    let name = name.unwrap_or_default();
+    let name = name.unwrap_or_default(); // `event.name` still shows whether there is one.
     let key = match kind {
         Kind::Begin | Kind::Instant if args.is_none() => {
             let kind = if kind == Kind::Begin { Type::Begin } else { Type::Instant };
             if let Some(number) = name.number() {
                 return producer::write_as::<Named>(kind, tags, name.text, number);
             }
-            return match Short::new(name.text) {
-                Some(name) => producer::write_as::<ShortText>(kind, tags, name, ()),
-                None => producer::write_as::<LongText>(kind, tags, name.text, ()),
-            };
+            return producer::write_text(kind, tags, name.text);
         }
         Kind::End => {
             producer::end(tags);
@@ -288,6 +357,7 @@ fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
             return producer::write(&producer::Event { track, value, ..event });
         }
         Kind::AsyncBegin(cookie) => TrackKey::of_async(Type::Begin, cookie),
+        // The name is that of the track. Unlike a begin, the packet does not repeat it.
         Kind::AsyncEnd(cookie) => {
             return producer::write_as::<OnTrack>(
                 TrackKey::of_async(Type::End, cookie),
@@ -298,6 +368,7 @@ fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
         }
         Kind::TrackBegin(cookie) => TrackKey::named(Type::Begin, cookie),
         Kind::TrackEnd(cookie) => TrackKey::named(Type::End, cookie),
+        // A begin or an instant with arguments has no track; only the type in the key is used.
         Kind::Begin => TrackKey::named(Type::Begin, 0),
         Kind::Instant | Kind::TrackInstant => TrackKey::INSTANT,
     };
@@ -321,7 +392,7 @@ fn write_packet_with(
     name: Text<'_>,
     args: &dyn Arguments,
 ) -> Option<Written> {
-    let site = name.number().map(|number| Site::named(number, name.text)).filter(Site::has_number);
+    let site = name.number().map(|number| Site::named(number, name.text));
     let mut encoder = Encoder::new();
     args.encode(&mut encoder);
     let own_name = site.is_none().then_some(name.text);
@@ -343,17 +414,9 @@ pub(crate) fn end_by_sink() {
     Backend::Atrace(choice::present()).write(AtraceTag::Never, Event::END);
 }
 
-/// Ends a slice on a track, by the backend that wrote the slice's begin: by Perfetto's backend if `tags` is not empty,
-/// otherwise by the sink. Perfetto's backend gives the end the timestamp `time`, or the present time if `time` is 0.
+/// Ends a slice on a track, whose begin was written to the sink.
 #[inline(never)]
-pub(crate) fn end_track(tags: AtraceTag, begun: u32, track: &str, cookie: i32, time: u64) {
-    if tags.is_empty() {
-        let event = Event { track: Some(track), ..Event::of(Kind::TrackEnd(cookie.into())) };
-        Backend::Atrace(choice::present()).write(tags, event);
-    } else {
-        let key = TrackKey::named(Type::End, cookie.into());
-        let track = Some(Track::of(key, track));
-        let end = producer::Event::new(Type::End, valid(tags));
-        producer::write(&producer::Event { track, begun, time, ..end });
-    }
+pub(crate) fn end_track_by_sink(track: &str, cookie: i32) {
+    let event = Event { track: Some(track), ..Event::of(Kind::TrackEnd(cookie.into())) };
+    Backend::Atrace(choice::present()).write(AtraceTag::Never, event);
 }

@@ -1,17 +1,15 @@
 //! One event, before it is encoded for a backend.
 //!
-//! `backend.rs` builds an [`Event`] from the parts that a function of `events.rs` passes, and the event then becomes a
-//! message for ATrace or a packet for Perfetto. Building and encoding are inlined into one function for each kind of
-//! event, so the compiler drops the code for the parts that a kind of event does not have.
+//! An [`Event`] becomes a message for ATrace (`sink/mod.rs`) or a packet for Perfetto (`backend.rs`). Building and
+//! encoding are inlined into one function for each kind of event, so the compiler drops the code for the parts that a
+//! kind of event does not have.
 //!
-//! The name of an event has one of the types of [`Source`]: a text, a constant, or a value that writes the name into the
-//! message. The marker takes an event with a name of any type; the other backends take an event whose name is a [`Text`].
-
-use atrace_sys::process;
+//! The name of an event has one of the types of [`Source`](crate::name::Source): a text, a constant, or a value that
+//! writes the name into the message. A packet needs an event whose name is a [`Text`].
 
 use crate::args::Arguments;
-use crate::message::{Kind, Message, NameWriter, Texts, WriteName};
-use crate::name::{Source, Text};
+use crate::message::Kind;
+use crate::name::Text;
 
 /// An event: its kind, track, name and arguments.
 #[derive(Clone, Copy)]
@@ -43,71 +41,5 @@ impl<'a, N> Event<'a, N> {
     #[inline(always)]
     pub(crate) const fn new(kind: Kind, name: N) -> Self {
         Self { kind, track: None, name: Some(name), args: None }
-    }
-}
-
-impl<'a, N: Source> Event<'a, N> {
-    /// Returns the event with its name as text.
-    #[inline(always)]
-    pub(crate) fn with_text<'b>(self, buffer: &'b mut N::Buffer) -> Event<'b>
-    where
-        Self: 'b,
-    {
-        let Self { kind, track, name, args } = self;
-        let Some(name) = name else { return Event { kind, track, name: None, args } };
-        Event { kind, track, name: Some(name.text(buffer)), args }
-    }
-}
-
-impl<N: WriteName> Event<'_, N> {
-    /// Encodes the event as a message. Returns the positions of the texts in the message.
-    #[inline(always)]
-    pub(crate) fn encode(self, message: &mut Message) -> Texts {
-        let Self { kind, track, name, args } = self;
-        message.encode(kind, process::id(), track, name.map(|name| NameAndArgs { name, args }))
-    }
-}
-
-/// A name, and the arguments that are appended to it as text.
-struct NameAndArgs<'a, N> {
-    name: N,
-    args: Option<&'a dyn Arguments>,
-}
-
-impl<N: WriteName> WriteName for NameAndArgs<'_, N> {
-    #[inline(always)]
-    fn write(self, writer: &mut NameWriter<'_>) {
-        self.name.write(writer);
-        if let Some(args) = self.args {
-            args.push(writer);
-        }
-    }
-}
-
-/// A part of an event as a parameter: a value, or `()` if the event does not have the part. The parameter `()` takes no
-/// register, and no code is compiled for the absent part.
-pub(crate) trait Part {
-    /// The type of the part.
-    type Of;
-
-    /// Returns the part, or `None` for `()`.
-    fn get(self) -> Option<Self::Of>;
-}
-
-impl Part for () {
-    type Of = &'static str;
-
-    #[inline(always)]
-    fn get(self) -> Option<&'static str> {
-        None
-    }
-}
-
-impl<N: Source> Part for N {
-    type Of = N;
-
-    #[inline(always)]
-    fn get(self) -> Option<N> {
-        Some(self)
     }
 }

@@ -101,7 +101,7 @@ pub fn atrace_update_tags() {
 #[doc(alias = "atrace_begin_body")]
 #[inline(always)]
 pub fn atrace_begin(tag: AtraceTag, name: &str) {
-    emit(tag, || Kind::Begin, (), name, &[])
+    emit(tag, (), name, || Kind::Begin, ())
 }
 
 /// Begins a slice as [`atrace_begin`] does, with arguments and a name of any type.
@@ -118,7 +118,7 @@ pub fn atrace_begin(tag: AtraceTag, name: &str) {
 /// ```
 #[inline(always)]
 pub fn atrace_begin_args(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) {
-    emit(tag, || Kind::Begin, (), name, args)
+    emit(tag, (), name, || Kind::Begin, args)
 }
 
 /// Ends the youngest open slice of the calling thread.
@@ -127,7 +127,7 @@ pub fn atrace_begin_args(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>])
 #[doc(alias = "atrace_end_body")]
 #[inline(always)]
 pub fn atrace_end(tag: AtraceTag) {
-    emit(tag, || Kind::End, (), (), &[])
+    emit(tag, (), (), || Kind::End, ())
 }
 
 /// Begins an async slice, which may overlap other slices and end on any thread.
@@ -138,13 +138,13 @@ pub fn atrace_end(tag: AtraceTag) {
 #[doc(alias = "atrace_async_begin_body")]
 #[inline(always)]
 pub fn atrace_async_begin(tag: AtraceTag, name: &str, cookie: i32) {
-    emit(tag, move || Kind::AsyncBegin(cookie.into()), (), name, &[])
+    emit(tag, (), name, move || Kind::AsyncBegin(cookie.into()), ())
 }
 
 /// Begins an async slice as [`atrace_async_begin`] does, with a name of any type.
 #[inline(always)]
 pub fn atrace_async_begin_named(tag: AtraceTag, name: impl EventName, cookie: i32) {
-    emit(tag, move || Kind::AsyncBegin(cookie.into()), (), name, &[])
+    emit(tag, (), name, move || Kind::AsyncBegin(cookie.into()), ())
 }
 
 /// Ends the async slice with this name and cookie.
@@ -153,14 +153,14 @@ pub fn atrace_async_begin_named(tag: AtraceTag, name: impl EventName, cookie: i3
 #[doc(alias = "atrace_async_end_body")]
 #[inline(always)]
 pub fn atrace_async_end(tag: AtraceTag, name: &str, cookie: i32) {
-    emit(tag, move || Kind::AsyncEnd(cookie.into()), (), name, &[])
+    emit(tag, (), name, move || Kind::AsyncEnd(cookie.into()), ())
 }
 
 /// Ends an async slice as [`atrace_async_end`] does, with a name of any type. The name must have the same text as
 /// the name of the begin.
 #[inline(always)]
 pub fn atrace_async_end_named(tag: AtraceTag, name: impl EventName, cookie: i32) {
-    emit(tag, move || Kind::AsyncEnd(cookie.into()), (), name, &[])
+    emit(tag, (), name, move || Kind::AsyncEnd(cookie.into()), ())
 }
 
 /// Begins an async slice on the track named `track_name`.
@@ -171,7 +171,7 @@ pub fn atrace_async_end_named(tag: AtraceTag, name: impl EventName, cookie: i32)
 #[doc(alias = "atrace_async_for_track_begin_body")]
 #[inline(always)]
 pub fn atrace_async_for_track_begin(tag: AtraceTag, track_name: &str, name: &str, cookie: i32) {
-    emit(tag, move || Kind::TrackBegin(cookie.into()), track_name, name, &[])
+    emit(tag, track_name, name, move || Kind::TrackBegin(cookie.into()), ())
 }
 
 /// Begins an async slice on a track as [`atrace_async_for_track_begin`] does, with arguments and a name of any
@@ -184,7 +184,7 @@ pub fn atrace_async_for_track_begin_args(
     cookie: i32,
     args: &[Arg<'_>],
 ) {
-    emit(tag, move || Kind::TrackBegin(cookie.into()), track_name, name, args)
+    emit(tag, track_name, name, move || Kind::TrackBegin(cookie.into()), args)
 }
 
 /// Ends the async slice on this track with this cookie.
@@ -193,7 +193,7 @@ pub fn atrace_async_for_track_begin_args(
 #[doc(alias = "atrace_async_for_track_end_body")]
 #[inline(always)]
 pub fn atrace_async_for_track_end(tag: AtraceTag, track_name: &str, cookie: i32) {
-    emit(tag, move || Kind::TrackEnd(cookie.into()), track_name, (), &[])
+    emit(tag, track_name, (), move || Kind::TrackEnd(cookie.into()), ())
 }
 
 /// Marks a moment on the calling thread.
@@ -202,13 +202,13 @@ pub fn atrace_async_for_track_end(tag: AtraceTag, track_name: &str, cookie: i32)
 #[doc(alias = "atrace_instant_body")]
 #[inline(always)]
 pub fn atrace_instant(tag: AtraceTag, name: &str) {
-    emit(tag, || Kind::Instant, (), name, &[])
+    emit(tag, (), name, || Kind::Instant, ())
 }
 
 /// Marks a moment as [`atrace_instant`] does, with arguments and a name of any type.
 #[inline(always)]
 pub fn atrace_instant_args(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) {
-    emit(tag, || Kind::Instant, (), name, args)
+    emit(tag, (), name, || Kind::Instant, args)
 }
 
 /// Marks a moment on the track named `track_name`.
@@ -217,7 +217,7 @@ pub fn atrace_instant_args(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>
 #[doc(alias = "atrace_instant_for_track_body")]
 #[inline(always)]
 pub fn atrace_instant_for_track(tag: AtraceTag, track_name: &str, name: &str) {
-    emit(tag, || Kind::TrackInstant, track_name, name, &[])
+    emit(tag, track_name, name, || Kind::TrackInstant, ())
 }
 
 /// Marks a moment on a track as [`atrace_instant_for_track`] does, with arguments and a name of any type.
@@ -228,7 +228,7 @@ pub fn atrace_instant_for_track_args(
     name: impl EventName,
     args: &[Arg<'_>],
 ) {
-    emit(tag, || Kind::TrackInstant, track_name, name, args)
+    emit(tag, track_name, name, || Kind::TrackInstant, args)
 }
 
 /// Sets the counter named `name` to `value`.
@@ -237,7 +237,7 @@ pub fn atrace_instant_for_track_args(
 #[doc(alias = "atrace_int_body")]
 #[inline(always)]
 pub fn atrace_int(tag: AtraceTag, name: &str, value: i32) {
-    emit(tag, move || Kind::Int(value.into()), (), name, &[])
+    emit(tag, (), name, move || Kind::Int(value.into()), ())
 }
 
 /// Sets the counter named `name` to a 64-bit `value`.
@@ -247,13 +247,13 @@ pub fn atrace_int(tag: AtraceTag, name: &str, value: i32) {
 #[doc(alias = "atrace_int64_body")]
 #[inline(always)]
 pub fn atrace_int64(tag: AtraceTag, name: &str, value: i64) {
-    emit(tag, move || Kind::Int64(value), (), name, &[])
+    emit(tag, (), name, move || Kind::Int64(value), ())
 }
 
 /// Sets a counter as [`atrace_int64`] does, with a name of any type.
 #[inline(always)]
 pub fn atrace_counter(tag: AtraceTag, name: impl EventName, value: i64) {
-    emit(tag, move || Kind::Int64(value), (), name, &[])
+    emit(tag, (), name, move || Kind::Int64(value), ())
 }
 
 /// Sets the counter named `name` to a floating-point `value`.
@@ -262,5 +262,5 @@ pub fn atrace_counter(tag: AtraceTag, name: impl EventName, value: i64) {
 /// infinities are dropped.
 #[inline(always)]
 pub fn atrace_f64(tag: AtraceTag, name: &str, value: f64) {
-    emit(tag, move || Kind::Float(value.to_bits()), (), name, &[])
+    emit(tag, (), name, move || Kind::Float(value.to_bits()), ())
 }

@@ -183,7 +183,7 @@
 //! argument `left_out` has the number of arguments for which there was no room. A name that is formatted, or written by
 //! a closure, has at most 1023 bytes, and a [`Name`] in Perfetto's memory at most 512.
 //!
-//! A name may also be a [`Name`], a constant that each thread sends to Perfetto's service only once in many events.
+//! A name may also be a [`Name`], a constant that each thread usually sends to Perfetto's service only once in many events.
 //! [`trace_name!`] and [`trace_method!`] make such a constant.
 //!
 //! # Tracers

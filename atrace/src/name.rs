@@ -9,7 +9,8 @@ use crate::producer::{Number, hash};
 pub(crate) use self::source::{Source, Text};
 
 /// A constant name. Each thread sends the text to Perfetto's service once, and again only after many events. An event
-/// for Perfetto contains only a number that stands for the name.
+/// for Perfetto contains only a number that stands for the name. Without arguments, async slices and events on named
+/// tracks are exceptions: they contain the text, and a session's `filter_dynamic_event_names` treats it like other texts.
 ///
 /// Define a `Name` as a `static`, and pass a reference to any function that takes an [`EventName`].
 /// [`trace_name!`](crate::trace_name) creates such a static by itself. Events for ATrace contain the whole text.
@@ -38,7 +39,8 @@ impl Name {
         Self { text, interned: Interned { number: Number::new(), hash: hash::of_name(text) } }
     }
 
-    /// Returns a name with the identity of this constant and another text, for a slice. The text must always be the same.
+    /// Returns a name with the identity of this constant and with `text`: the constant's own text or, for a traced
+    /// function, the function's path. The text must always be the same.
     #[inline(always)]
     pub(crate) const fn with_text<'a>(&'a self, text: &'a str) -> Text<'a> {
         Text { text, interned: Some(&self.interned) }
@@ -61,6 +63,9 @@ pub(crate) struct Interned {
 /// | `&'static` [`Name`] | a constant, which each thread sends to Perfetto's service only once in many events |
 /// | [`fmt::Arguments`], from `format_args!` | formatted directly into the message. If formatting a value panics, `<panicked>` takes the place of the rest, and the program continues (where panics unwind) |
 /// | a closure `FnOnce(&mut NameWriter<'_>)` | what the closure writes, piece by piece. If it panics, the panic goes on to the caller, and no event is written |
+///
+/// If formatting a value, or a closure, forks the process, the child's copy of an event for ATrace contains the parent's
+/// process id.
 ///
 /// # Examples
 ///

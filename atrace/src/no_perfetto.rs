@@ -51,10 +51,6 @@ impl<'a> Site<'a> {
     pub fn key<'b>(&self, _: usize, name: &'b str) -> ArgKey<'b> {
         ArgKey::Text(name)
     }
-
-    pub(crate) const fn has_number(&self) -> bool {
-        false
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -157,32 +153,21 @@ pub(crate) enum Written {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrackKey {
     kind: Type,
-    /// Whether this is the key of an async slice, which has a track of its own.
-    is_of_async: bool,
-    cookie: i64,
 }
 
 impl TrackKey {
-    pub(crate) const INSTANT: Self = Self { kind: Type::Instant, is_of_async: false, cookie: 0 };
+    pub(crate) const INSTANT: Self = Self { kind: Type::Instant };
 
-    pub(crate) const fn of_async(kind: Type, cookie: i64) -> Self {
-        Self { kind, is_of_async: true, cookie }
+    pub(crate) const fn of_async(kind: Type, _: i64) -> Self {
+        Self { kind }
     }
 
-    pub(crate) const fn named(kind: Type, cookie: i64) -> Self {
-        Self { kind, is_of_async: false, cookie }
+    pub(crate) const fn named(kind: Type, _: i64) -> Self {
+        Self { kind }
     }
 
     pub(crate) const fn kind(self) -> Type {
         self.kind
-    }
-
-    pub(crate) const fn cookie(self) -> i64 {
-        self.cookie
-    }
-
-    pub(crate) const fn is_of_async(self) -> bool {
-        self.is_of_async
     }
 }
 
@@ -340,20 +325,10 @@ macro_rules! form {
         }
     };
 }
-form!(ShortText, Type, Short, ());
-form!(LongText, Type, &'a str, ());
 form!(Named, Type, &'a str, &'a Number);
 form!(OnTrack, TrackKey, &'a str, Option<&'a str>);
 form!(Traced, Type, Option<&'a str>, &'a Call<'a>);
 form!(TracedOnTrack, &'a Track<'a>, Option<&'a str>, (u64, &'a Call<'a>));
-
-pub(crate) struct Short;
-
-impl Short {
-    pub(crate) const fn new(_: &str) -> Option<Self> {
-        None
-    }
-}
 
 pub(crate) struct Call<'a> {
     pub(crate) site: &'a Site<'a>,
@@ -365,7 +340,11 @@ pub(crate) fn write_as<'a, F: Form<'a>>(_: F::Key, _: u64, _: F::Text, _: F::Mor
     None
 }
 
-pub(crate) fn end_traced(_: u64, _: &Track<'_>, _: &Site<'_>, _: u64, _: u32, _: &[u8]) {}
+pub(crate) fn write_text(_: Type, _: u64, _: &str) -> Option<Written> {
+    None
+}
+
+pub(crate) fn end_traced(_: u64, _: &Track<'_>, _: Option<&Site<'_>>, _: u64, _: u32, _: &[u8]) {}
 
 pub(crate) fn end(_: u64) {}
 

@@ -13,7 +13,7 @@ use std::io;
 use std::path::Path;
 
 pub use crate::producer::Recording;
-use crate::sink::first;
+use crate::sink;
 pub use crate::status::{Status, status};
 use crate::{AtraceTag, producer, refresh, watch};
 
@@ -27,7 +27,7 @@ use crate::{AtraceTag, producer, refresh, watch};
 /// A forked child connects at its first event, as a separate producer.
 pub fn connect() {
     if producer::EXISTS {
-        first::enable_perfetto();
+        sink::enable_perfetto();
         producer::connect();
         refresh::update();
         // Without a thread, a watch hears of no later change. This function can't return an error.
@@ -63,7 +63,7 @@ pub fn connect() {
 /// Returns an error if the file can't be created, if memory can't be allocated or a thread can't be started, if the
 /// process already records itself, or if a thread is still in the middle of an event of the previous recording.
 pub fn record_to(path: impl AsRef<Path>) -> io::Result<Recording> {
-    first::enable_perfetto();
+    sink::enable_perfetto();
     let recording = producer::record(path.as_ref(), AtraceTag::ValidMask.bits())?;
     refresh::update();
     // After the recording has begun, because this wakes the thread that calls a tracer's ticks.

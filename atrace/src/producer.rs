@@ -12,12 +12,11 @@ pub use atrace_perfetto::recording::Recording;
 pub(crate) use atrace_perfetto::args::{Put, TRACK_NAME_MAX, flow, put_scalar, put_text};
 pub(crate) use atrace_perfetto::changes::on_change;
 pub(crate) use atrace_perfetto::event::{
-    Amount, Call, Event, LongText, Named, OnTrack, Short, ShortText, Traced, TracedOnTrack, Track, TrackKey,
-    Type, WholeArgs, Written,
+    Amount, Call, Event, Named, OnTrack, Traced, TracedOnTrack, Track, TrackKey, Type, WholeArgs, Written,
 };
 pub(crate) use atrace_perfetto::producer::{
     can_be_used, connect, count, end, end_traced, expect_events, is_linked, is_service_there, lost, seek,
-    standing, start_if_expected, tags_word, write, write_as,
+    standing, start_if_expected, tags_word, write, write_as, write_text,
 };
 pub(crate) use atrace_perfetto::recording::begin as record;
 pub(crate) use atrace_perfetto::standing::Standing;

@@ -1,8 +1,8 @@
 //! Reads which tags are enabled, and publishes them in the words of the gate.
 //!
 //! This code runs for an event if the check at the gate does not show that the event's tag is off: the serial has
-//! changed, the gate is claimed, or the tag's bit is set. [`is_enabled`] reads nothing if the words of the gate are
-//! valid; otherwise it calls [`read`], which reads the properties.
+//! changed, the gate is claimed, or the tag's bit is set. If the words of the gate are not valid, [`refreshed`]
+//! calls [`read`], which reads the properties.
 //!
 //! # Where the tags come from
 //!
@@ -21,7 +21,7 @@
 //!
 //! # Threading
 //!
-//! Events call [`is_enabled`] and [`read`], even in signal handlers and in a child that was forked while another thread
+//! Events call [`refreshed`], even in signal handlers and in a child that was forked while another thread
 //! held a lock. So these functions neither allocate nor take a lock (libcutils takes a lock of its own when it
 //! reloads). Variables that need much stack are in separate functions that are not inlined.
 //!
@@ -36,9 +36,9 @@ use atrace_sys::properties::{FLAGS, Properties, Wait};
 
 use crate::AtraceTag;
 use crate::flags;
-use crate::gate::{self, GATE, Glance, NO_SERIAL, PARKED, Serial};
+use crate::gate::{self, GATE, NO_SERIAL, PARKED, Serial};
 use crate::producer;
-use crate::sink::{self, Sink, choice, first};
+use crate::sink::{self, Sink, choice};
 use crate::state;
 
 /// The property that holds the mask of preferred tags. If a preferred tag is enabled for both ATrace and Perfetto, its
@@ -49,23 +49,17 @@ static PREFERRED: AtomicU64 = AtomicU64::new(0);
 /// Whether tracing is disabled in this process by [`set_enabled`]`(false)`.
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether `tag` is enabled for at least one backend. Call this only after the gate's check, whose
-/// result is `glance`, has found that the tag may be enabled.
-#[inline(always)]
-pub(crate) fn is_enabled(glance: Glance, tag: AtraceTag) -> bool {
-    glance.is_sure() || refreshed().intersects(tag & AtraceTag::ValidMask)
-}
-
 /// Returns the enabled tags. This may open the sink and therefore allocate, so an event must not call it.
 pub(crate) fn tags() -> AtraceTag {
     choice::chosen();
     gate::tags().unwrap_or_else(refreshed)
 }
 
-/// Reads which tags are enabled, for at least one backend.
+/// Reads which tags are enabled, for at least one backend. An event calls this if the gate's check has not shown whether
+/// its tag is enabled.
 #[cold]
 #[inline(never)]
-fn refreshed() -> AtraceTag {
+pub(crate) fn refreshed() -> AtraceTag {
     match refresh() {
         AtraceTag::NotReady => AtraceTag::NotReady,
         tags => tags | producer::tags(),
@@ -98,7 +92,7 @@ pub(crate) fn preferred() -> AtraceTag {
 /// Usually the socket thread calls this (see `on_change` in `atrace-perfetto`).
 fn sessions_changed() {
     // The first session of a process that has only looked for a service (`attach.rs`).
-    if !first::is_perfetto_enabled()
+    if !sink::is_perfetto_enabled()
         && producer::tags_word().is_some_and(|tags| tags.load(Ordering::Relaxed) != 0)
     {
         choose_per_event();
@@ -176,7 +170,7 @@ fn serial(properties: &'static Properties) -> Serial {
 /// Makes each event choose its backend from now on, and makes the next event read the tags again. Async-signal-safe.
 /// A thread without thread-locals may call it, too.
 pub(crate) fn choose_per_event() {
-    first::choose_per_event();
+    sink::choose_per_event();
     see_sessions(choice::present());
     gate::forget();
 }
@@ -219,7 +213,7 @@ fn read() -> AtraceTag {
     atrace_sys::marker::on_failure(&FAILED);
     let sink = choice::for_event();
     sink.check();
-    if first::is_perfetto_enabled() {
+    if sink::is_perfetto_enabled() {
         follow_perfetto(sink);
     }
     let serial = || match (sink, sink.properties()) {

@@ -2,11 +2,10 @@
 
 use crate::AtraceTag;
 use crate::args::Arg;
-use crate::backend::{self, Outcome, emit};
-use crate::event::Event;
-use crate::gate;
+use crate::backend::{Outcome, emit};
 use crate::message::Kind;
-use crate::name::{EventName, Name};
+use crate::name::EventName;
+use crate::producer::Written;
 use crate::slice::Slice;
 
 /// A guard that ends its slice when it is dropped.
@@ -32,6 +31,13 @@ pub struct ScopedEvent {
     slice: Option<Slice>,
 }
 
+impl Outcome for ScopedEvent {
+    #[inline(always)]
+    fn of(written: Option<Written>, tag: AtraceTag) -> Self {
+        Self { slice: Outcome::of(written, tag) }
+    }
+}
+
 impl Drop for ScopedEvent {
     #[inline(always)]
     fn drop(&mut self) {
@@ -53,7 +59,7 @@ impl Drop for ScopedEvent {
 /// ```
 #[inline(always)]
 pub fn begin_scoped_event(tag: AtraceTag, name: &str) -> ScopedEvent {
-    ScopedEvent { slice: emit(tag, || Kind::Begin, (), name, &[]) }
+    emit(tag, (), name, || Kind::Begin, ())
 }
 
 /// Begins a slice as [`begin_scoped_event`] does, with arguments and a name of any type.
@@ -68,22 +74,5 @@ pub fn begin_scoped_event(tag: AtraceTag, name: &str) -> ScopedEvent {
 /// ```
 #[inline(always)]
 pub fn begin_scoped_event_args(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) -> ScopedEvent {
-    ScopedEvent { slice: emit(tag, || Kind::Begin, (), name, args) }
-}
-
-/// Begins a slice whose name has the identity of the constant `name`, and the text that `text` returns. Only the macros
-/// of this crate call this.
-///
-/// All of this function is inlined, because the compiler knows the text only in the caller.
-#[inline(always)]
-pub(crate) fn begin_scoped_event_at(
-    tag: AtraceTag,
-    name: &Name,
-    text: impl FnOnce() -> &'static str,
-) -> ScopedEvent {
-    let begin = |glance| {
-        let event = Event::new(Kind::Begin, name.with_text(text()));
-        Outcome::of(backend::enabled(glance, tag, false)?.write(tag, event), tag)
-    };
-    ScopedEvent { slice: gate::glance(tag).and_then(begin) }
+    emit(tag, (), name, || Kind::Begin, args)
 }

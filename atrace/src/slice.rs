@@ -147,7 +147,7 @@ impl TrackSlice {
     /// any type. Returns `None` if the begin was not written, as [`Enabled::begin`](crate::tracer::Enabled::begin) does.
     #[inline(always)]
     pub fn begin(tag: AtraceTag, track_name: &str, name: impl EventName, cookie: i32) -> Option<Self> {
-        emit(tag, move || Kind::TrackBegin(cookie.into()), track_name, name, &[])
+        emit(tag, track_name, name, move || Kind::TrackBegin(cookie.into()), ())
     }
 
     /// Writes the end if this process wrote the begin, even if the tag has been disabled meanwhile. The track must be that
@@ -162,12 +162,11 @@ impl TrackSlice {
         if self.by != generation() {
             return;
         }
-        match args {
-            Some((site, args)) if !self.tags.is_empty() => {
-                let (track, tags) = (track.track(Type::End), backend::valid(self.tags));
-                producer::end_traced(tags, &track, site, time, self.begun, args);
-            }
-            _ => backend::end_track(self.tags, self.begun, track.name, track.cookie, time),
+        if self.tags.is_empty() {
+            backend::end_track_by_sink(track.name, track.cookie);
+        } else {
+            let (tags, (site, args)) = (backend::valid(self.tags), args.unzip());
+            producer::end_traced(tags, &track.track(), site, time, self.begun, args.unwrap_or_default());
         }
     }
 }
@@ -205,8 +204,9 @@ impl<'a> NamedTrack<'a> {
     }
 
     #[inline(always)]
-    pub(crate) fn track(&self, kind: Type) -> Track<'a> {
-        Track::new(TrackKey::named(kind, self.cookie.into()), self.name, self.hash)
+    pub(crate) fn track(&self) -> Track<'a> {
+        // The type in the key does not matter here.
+        Track::new(TrackKey::named(Type::Begin, self.cookie.into()), self.name, self.hash)
     }
 }
 

@@ -14,7 +14,7 @@ use atrace_sys::state::{self, TEXT_MAX, Text};
 use crate::AtraceTag;
 use crate::gate;
 use crate::producer;
-use crate::sink::{choice, first};
+use crate::sink::{self, choice};
 use crate::status::status;
 
 /// The serial and the tags that were last read from the gate, for use while a thread reads the properties. The half of
@@ -105,7 +105,7 @@ fn describe(text: &mut Text<'_>) {
     if filters > 0 {
         text.line("filters", filters);
     }
-    if first::is_perfetto_enabled() || producer::is_linked() {
+    if sink::is_perfetto_enabled() || producer::is_linked() {
         text.line("perfetto", format_args!("{:#}", status()));
     }
     choice::present().describe(text);

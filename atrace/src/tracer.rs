@@ -43,7 +43,7 @@ use crate::{AtraceTag, gate};
 pub use crate::backend::{backend_tags_enable, only_atrace, only_perfetto};
 pub use crate::message::TextBuffer;
 pub use crate::producer::{About, ArgKey, Encoder, Number, Scalar, Site, flow_number, now};
-pub use crate::sink::first::is_perfetto_enabled;
+pub use crate::sink::is_perfetto_enabled;
 pub use crate::slice::{NamedTrack, Slice, TrackSlice};
 
 /// The result of a check at the gate which found that at least one of the tags may be enabled.
@@ -196,7 +196,7 @@ impl Enabled {
         args: &[u8],
     ) -> Option<TrackSlice> {
         let name = name.map(|name| cut(name, TRACK_NAME_MAX));
-        let (track, tags) = (track.track(Type::Begin), backend::valid(self.tag));
+        let (track, tags) = (track.track(), backend::valid(self.tag));
         let written =
             producer::write_as::<TracedOnTrack>(&track, tags, name, (time, &Call { site, flow, args }));
         Outcome::of(written, self.tag)

@@ -244,7 +244,7 @@ mod cases {
         for round in 0..2 {
             keeps("atrace_begin", &mut || atrace_begin(TAG, "a\n"));
             keeps("atrace_begin_fmt", &mut || atrace_begin_args(TAG, format_args!("{}", round), &[]));
-            keeps("atrace_begin_with", &mut || {
+            keeps("atrace_begin_args with a closure", &mut || {
                 atrace_begin_args(TAG, |name: &mut NameWriter<'_>| name.push_str("1"), &[])
             });
             keeps("atrace_end", &mut || atrace_end(TAG));

@@ -13,9 +13,8 @@ use std::ffi::OsStr;
 use atrace_sys::AtomicRef;
 use atrace_sys::process::{self, Undisturbed};
 
-use super::first::{self, UNCHOSEN};
 use super::open::{self, Failure};
-use super::{CutilsSink, MarkerSink, NdkSink, Sink, SinkInfo};
+use super::{CutilsSink, MarkerSink, NdkSink, Sink, SinkInfo, UNCHOSEN, enable_perfetto, is_chosen};
 use crate::producer::{self, Standing};
 
 static SINK: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
@@ -60,7 +59,7 @@ pub(crate) fn choose_now() -> &'static Sink {
     let present = SINK.get();
     if !present.is_waiting() {
         // Another thread of a parent may have published the sink just before the fork, and not yet told `first`.
-        first::is_chosen(present);
+        is_chosen(present);
         return present;
     }
     let _undisturbed = Undisturbed::new();
@@ -72,7 +71,7 @@ pub(crate) fn choose_now() -> &'static Sink {
     }
     match SINK.publish(present, Box::new(sink)) {
         Ok(sink) => {
-            first::is_chosen(sink);
+            is_chosen(sink);
             if sink.properties().is_some() {
                 process::with_argv0(|_| ()); // Now, while files may be opened.
             }
@@ -100,7 +99,7 @@ fn choose() -> Result<Sink, Failure> {
         b"cutils" => cutils(None),
         b"ndk" => ndk(None),
         b"perfetto" => {
-            first::enable_perfetto();
+            enable_perfetto();
             producer::expect_events();
             Ok(Sink::Off(Failure::lasting(&"ATRACE_BACKEND=perfetto: events go to Perfetto's service alone")))
         }

@@ -4,6 +4,10 @@
 //! event to it. Each sink has a file in this folder, with the code that opens and writes it. The system interfaces
 //! that a sink needs are in `atrace-sys`.
 //!
+//! An event loads one reference, [`first`]. As long as no event can go to Perfetto, the reference leads to the process's
+//! sink, so events for the marker need no code that chooses a backend. After that, the reference leads to
+//! [`Sink::PerEvent`], and `backend.rs` chooses the backend for each event.
+//!
 //! # How to add a sink
 //!
 //! To add a sink that is a file or a library:
@@ -20,7 +24,6 @@
 pub(crate) mod choice;
 mod cutils;
 mod debounce;
-pub(crate) mod first;
 mod info;
 mod marker;
 mod ndk;
@@ -29,7 +32,9 @@ mod reload;
 #[cfg(test)]
 mod tests;
 
+use atrace_sys::AtomicRef;
 use atrace_sys::marker::{Marker, MarkerKind};
+use atrace_sys::process;
 use atrace_sys::properties::Properties;
 use atrace_sys::state::Text;
 
@@ -39,9 +44,74 @@ pub use self::info::SinkInfo;
 use self::marker::MarkerSink;
 use self::ndk::NdkSink;
 use self::open::Failure;
+use crate::args::Arguments;
 use crate::event::Event;
-use crate::message::{Message, WriteName};
-use crate::producer::Written;
+use crate::message::{Message, NameWriter, WriteName};
+use crate::producer::{self, Written};
+
+static UNCHOSEN: Sink = Sink::Unchosen;
+static PER_EVENT: Sink = Sink::PerEvent;
+static FIRST: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
+
+/// Returns the reference that an event loads first: the sink, or [`Sink::PerEvent`].
+#[inline(always)]
+pub(crate) fn first() -> &'static Sink {
+    FIRST.get()
+}
+
+/// Makes the reference lead to `sink`, which was chosen. If the backend is chosen for each event, that stays.
+fn is_chosen(sink: &'static Sink) {
+    let before = FIRST.get();
+    if before.is_waiting() {
+        let _ = FIRST.replace(before, sink); // Fails only if another thread does this.
+    }
+}
+
+/// Prepares this process to be a producer of Perfetto's service, and makes each event choose its backend from now on.
+/// Returns false if there is no memory for a producer.
+pub(crate) fn enable_perfetto() -> bool {
+    let is_ready = producer::can_be_used();
+    if is_ready {
+        choose_per_event();
+    }
+    is_ready
+}
+
+/// Makes each event choose its backend from now on, in a process that was prepared to be a producer. Async-signal-safe.
+pub(crate) fn choose_per_event() {
+    FIRST.set(&PER_EVENT);
+}
+
+/// Returns whether `sink` is [`Sink::PerEvent`], which means that the backend is chosen for each event.
+///
+/// The addresses are compared. The compiler would merge a test of the enum's variant with the test before it, which
+/// would make events for the marker slower.
+#[inline(always)]
+pub(crate) fn is_per_event(sink: &'static Sink) -> bool {
+    producer::EXISTS && std::ptr::eq(sink, &PER_EVENT)
+}
+
+/// Returns whether events of this process may go to Perfetto: the backend is chosen for each event.
+#[inline]
+pub fn is_perfetto_enabled() -> bool {
+    producer::EXISTS && matches!(FIRST.get(), Sink::PerEvent)
+}
+
+/// A name, and the arguments that are appended to it as text.
+struct NameAndArgs<'a, N> {
+    name: N,
+    args: Option<&'a dyn Arguments>,
+}
+
+impl<N: WriteName> WriteName for NameAndArgs<'_, N> {
+    #[inline(always)]
+    fn write(self, writer: &mut NameWriter<'_>) {
+        self.name.write(writer);
+        if let Some(args) = self.args {
+            args.push(writer);
+        }
+    }
+}
 
 /// A destination of ATrace's messages, with access to the properties that switch it on.
 #[derive(Debug)]
@@ -50,8 +120,8 @@ pub(crate) enum Sink {
     Unchosen,
     /// There is no sink; the failure is the reason. Events for ATrace are dropped.
     Off(Failure),
-    /// The backend is chosen for each event: the sink, or Perfetto's memory. Only the reference in [`first`]
-    /// has this value.
+    /// The backend is chosen for each event: the sink, or Perfetto's memory. Only the reference [`first`] has this
+    /// value.
     PerEvent,
     Marker(MarkerSink),
     Cutils(CutilsSink),
@@ -75,7 +145,8 @@ impl Sink {
         // Before the message is encoded, so that a caller which knows that this is the marker needs no check after it.
         let marker = if let Self::Marker(sink) = self { Some(&sink.marker) } else { None };
         let mut message = Message::new();
-        let texts = event.encode(&mut message);
+        let Event { track, name, args, .. } = event;
+        let texts = message.encode(kind, process::id(), track, name.map(|name| NameAndArgs { name, args }));
         let is_written = match (marker, self) {
             (Some(marker), _) => marker.write(message.bytes()),
             (None, Self::Cutils(sink)) => sink.write(kind, &mut message, texts),

@@ -43,7 +43,7 @@ use atrace_sys::{futex, process, thread};
 use self::notifier::{Notifier, Registered};
 use crate::backend::BackendTags;
 use crate::producer;
-use crate::sink::{choice, first};
+use crate::sink::{self, choice};
 use crate::{AtraceTag, refresh, state};
 
 /// A callback. Its arguments are the tags that were last reported, and the tags that are enabled now.
@@ -212,7 +212,7 @@ pub(crate) fn sessions_are_possible() -> io::Result<()> {
 /// unless such a thread exists.
 fn start_ticks() {
     static TICKS: PerProcess<OnceLock<Option<Watch>>> = PerProcess::new();
-    if ON_TICK.get().is_some() && first::is_perfetto_enabled() {
+    if ON_TICK.get().is_some() && sink::is_perfetto_enabled() {
         TICKS.get_or_make(OnceLock::new).get_or_init(|| DETACHED.add(Arc::new(|_, _| ())).ok());
         sessions_changed(); // A thread that has slept until now begins to tick.
     }
@@ -331,7 +331,7 @@ impl Watchers {
     /// Starts the thread, and returns the flag by which it is stopped. Returns `None` if the tags can't change.
     fn start(&'static self) -> io::Result<Option<Arc<AtomicBool>>> {
         let sink = choice::chosen();
-        let may_have_sessions = first::is_perfetto_enabled() || producer::is_linked();
+        let may_have_sessions = sink::is_perfetto_enabled() || producer::is_linked();
         if sink.properties().is_none() && !sink.is_waiting() && !may_have_sessions {
             return Ok(None);
         }

@@ -73,16 +73,6 @@ impl TrackKey {
             _ => Type::Counter,
         }
     }
-
-    /// Returns the cookie of a slice.
-    pub const fn cookie(self) -> i64 {
-        (self.0 >> 2) as i32 as i64
-    }
-
-    /// Returns whether this is the key of an async slice, which has a track of its own.
-    pub const fn is_of_async(self) -> bool {
-        self.0 & 3 == 0
-    }
 }
 
 /// The backend that wrote an event.
@@ -165,7 +155,8 @@ pub struct Event<'a> {
     /// Only sessions whose number is smaller than this value get the event. So the end of a slice goes only to sessions
     /// that had begun before the slice.
     pub begun: u32,
-    /// Only these sessions get the event. Each bit stands for the session at that place of the pool.
+    /// Only these sessions get the event. Each bit stands for the session at that place of the pool. With
+    /// [`ALL`](Self::ALL), the event may also wait until the sessions are known, or counts as lost if none is.
     pub sessions: u32,
 }
 
@@ -181,6 +172,9 @@ impl fmt::Debug for WholeArgs<'_> {
 }
 
 impl Event<'static> {
+    /// The value of [`sessions`](Self::sessions) for an event that was not written yet.
+    pub const ALL: u32 = u32::MAX;
+
     /// Creates an event of the calling thread without optional fields.
     #[inline(always)]
     pub const fn new(kind: Type, tags: u64) -> Self {
@@ -196,7 +190,7 @@ impl Event<'static> {
             whole_args: None,
             time: 0,
             begun: u32::MAX,
-            sessions: u32::MAX,
+            sessions: Self::ALL,
         }
     }
 }
@@ -277,7 +271,7 @@ pub trait Form<'a>: sealed::Sealed {
     /// Whether the events are so frequent that there is code for several sessions.
     const IS_FOR_SEVERAL: bool = false;
 
-    /// Returns whether the form has such events. After this the compiler drops the code for others.
+    /// Returns whether the form has such events. After this check the compiler drops the code for others.
     #[inline(always)]
     fn has(_: Self::Key) -> bool {
         true
@@ -294,21 +288,28 @@ pub trait Form<'a>: sealed::Sealed {
     }
 }
 
+/// Returns whether events of this type have names. Ends have none, so there is no form for an end with a name. (A test for
+/// two types would cost ten instructions.)
+#[inline(always)]
+const fn has_name(kind: Type) -> bool {
+    !matches!(kind, Type::End)
+}
+
 /// A text that fits into a packet whose lengths have one byte.
 #[derive(Clone, Copy, Debug)]
-pub struct Short<'a>(&'a str);
+pub(crate) struct Short<'a>(&'a str);
 
 impl<'a> Short<'a> {
     /// Returns `None` if the text is longer.
     #[inline(always)]
-    pub const fn new(text: &'a str) -> Option<Self> {
+    pub(crate) const fn new(text: &'a str) -> Option<Self> {
         if text.len() <= SHORT { Some(Self(text)) } else { None }
     }
 }
 
 /// Instants and begins of slices of the calling thread, with a short name.
 #[derive(Debug)]
-pub struct ShortText;
+pub(crate) struct ShortText;
 
 impl<'a> Form<'a> for ShortText {
     type Key = Type;
@@ -324,13 +325,13 @@ impl<'a> Form<'a> for ShortText {
 
     #[inline(always)]
     fn has(kind: Type) -> bool {
-        kind != Type::End
+        has_name(kind)
     }
 }
 
 /// Instants and begins of slices of the calling thread, with a name of any length.
 #[derive(Debug)]
-pub struct LongText;
+pub(crate) struct LongText;
 
 impl<'a> Form<'a> for LongText {
     type Key = Type;
@@ -346,7 +347,7 @@ impl<'a> Form<'a> for LongText {
 
     #[inline(always)]
     fn has(kind: Type) -> bool {
-        kind != Type::End
+        has_name(kind)
     }
 }
 
@@ -368,10 +369,14 @@ impl<'a> Form<'a> for Named {
     }
 
     #[inline(always)]
+    fn has(kind: Type) -> bool {
+        has_name(kind)
+    }
+
+    #[inline(always)]
     fn usual(kind: Type, tags: u64, _: &'a str, number: &'a Number) -> Option<Event<'a>> {
         let site = Site::named(number, "");
-        (site.has_number() && kind != Type::End)
-            .then_some(Event { site: Some(site), ..Event::new(kind, tags) })
+        site.has_number().then_some(Event { site: Some(site), ..Event::new(kind, tags) })
     }
 }
 
@@ -397,6 +402,7 @@ impl<'a> Form<'a> for OnTrack {
             return None;
         }
         let kind = key.kind();
+        // `Track::of`, inlined.
         let track = Track::new(key, track, hash::of_name(track));
         Some(Event { track: Some(track), name, ..Event::new(kind, tags) })
     }
@@ -432,10 +438,15 @@ impl<'a> Form<'a> for Traced {
     }
 
     #[inline(always)]
+    fn has(kind: Type) -> bool {
+        has_name(kind)
+    }
+
+    #[inline(always)]
     fn usual(kind: Type, tags: u64, name: Option<&'a str>, call: &'a Call<'a>) -> Option<Event<'a>> {
         let site = Site { name: "", ..*call.site };
         // Nearly every callsite has a number and metadata.
-        let is_usual = site.has_number() && site.about.is_some() && kind != Type::End;
+        let is_usual = site.has_number() && site.about.is_some();
         is_usual.then_some(Event { site: Some(site), ..Self::event(kind, tags, name, call) })
     }
 }
@@ -483,5 +494,18 @@ impl<'a> Form<'a> for End {
     #[inline(always)]
     fn event((): (), tags: u64, (): (), (): ()) -> Event<'a> {
         Event::new(Type::End, tags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_form_with_a_name_has_ends() {
+        for kind in [Type::Begin, Type::End, Type::Instant] {
+            let have = [ShortText::has(kind), LongText::has(kind), Named::has(kind), Traced::has(kind)];
+            assert_eq!(have, [kind != Type::End; 4], "{kind:?}");
+        }
     }
 }

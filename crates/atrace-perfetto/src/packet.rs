@@ -56,11 +56,11 @@ const CLOCK_ROOM: usize = 3;
 
 impl Event<'_> {
     /// Returns the maximum size of the event's packet in bytes, without the description of its track.
-    /// `HAS_ONE` has the same meaning as in [`event`].
+    /// `IS_USUAL` has the same meaning as in [`event`].
     #[inline(always)]
-    pub(crate) fn room<const HAS_ONE: bool>(&self) -> usize {
+    pub(crate) fn room<const IS_USUAL: bool>(&self) -> usize {
         let mut room = HEAD_ROOM + self.args.len();
-        if !HAS_ONE && self.has_categories() {
+        if !IS_USUAL && self.has_categories() {
             room += 2 * category::COUNT as usize;
         }
         room += if self.track.is_some() { 9 } else { 0 };
@@ -78,7 +78,9 @@ impl Event<'_> {
 
 /// Writes an event, with further encoded fields of a `TrackEvent` in `more`. Returns false if there is no room.
 ///
-/// - `HAS_ONE` means that the event names exactly one category, unless it is an end.
+/// - `IS_USUAL` means that the event is one of the usual events, for which
+///   [`event_fast`](crate::writer::Writer::event_fast) gives the conditions. Here only the number of its categories
+///   matters.
 /// - `IS_SHORT` means that all lengths fit into one byte: names have at most [`SHORT`] bytes, there are no
 ///   arguments and no flow, and a callsite has only a name.
 ///
@@ -87,7 +89,7 @@ impl Event<'_> {
 /// fact that fields of [`Event`] are constant. So such functions get copies of these fields.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
-pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
+pub(crate) fn event<const IS_SHORT: bool, const IS_USUAL: bool>(
     chunk: &mut Chunk,
     since: u64,
     event: &Event<'_>,
@@ -95,7 +97,7 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
 ) -> bool {
     // Every length that passes this check has at most 14 bits. The sum can't overflow: no address space holds such
     // lengths.
-    if chunk.room() < event.room::<HAS_ONE>() + more.len() {
+    if chunk.room() < event.room::<IS_USUAL>() + more.len() {
         return false;
     }
     // SAFETY: writes at most what `room` counts. `HEAD_ROOM` covers two lengths (4 bytes), the time (11; its clock
@@ -111,7 +113,7 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
         }
         let inner;
         // sequence_flags: 2; track_event: its length, type, category_iids
-        if HAS_ONE && event.kind != Type::End {
+        if IS_USUAL && event.kind != Type::End {
             let category = event.tags.trailing_zeros() as u8 + 1;
             inner = cursor.0.add(3);
             if IS_SHORT {
@@ -435,12 +437,12 @@ mod tests {
     type Form = fn(&mut Chunk, u64, &Event<'_>) -> bool;
 
     /// Writes an event as [`event`] does, without further fields.
-    fn form<const IS_SHORT: bool, const HAS_ONE: bool>(
+    fn form<const IS_SHORT: bool, const IS_USUAL: bool>(
         chunk: &mut Chunk,
         since: u64,
         of: &Event<'_>,
     ) -> bool {
-        event::<IS_SHORT, HAS_ONE>(chunk, since, of, &[])
+        event::<IS_SHORT, IS_USUAL>(chunk, since, of, &[])
     }
 
     /// Returns a text of this length.

@@ -15,18 +15,20 @@
 //!
 //! 1. `write_fast`: one session is open, and nothing special has to be written before the event. This path is inlined
 //!    and compiled for each common kind of event, so the compiler drops the code for the parts that the event does not
-//!    have. Builds for size (`cfg(small)`) have no fast path.
-//! 2. `write_several`: the same for several sessions, for the begins, ends and instants of a thread. The time is read
-//!    once, and the same encoder writes the packet in place for each session. An event that is encoded once and then
-//!    copied takes longer: a processor has to wait before it can load bytes that were just written by several smaller
-//!    stores.
-//! 3. [`write()`]: any number of sessions, and any event. It runs whenever the fast paths can't write the event. If the
+//!    have. Builds for size (`cfg(small)`) have no fast path. Events with long names have one of their own, in
+//!    `write_as`: such an event often needs a new chunk.
+//! 2. `write_several`: the same for several sessions, for the begins, ends and instants of a thread, except those with
+//!    long names. The time is read once, and the same encoder writes the packet in place for each session. An event that
+//!    is encoded once and then copied takes longer: a processor has to wait before it can load bytes that were just
+//!    written by several smaller stores.
+//! 3. [`write()`]: any number of sessions, and any event. It runs whenever the fast paths can't write the event. For
+//!    each session it first tries to write the event in place, and then writes the definitions that are missing. If the
 //!    service has not answered yet, so that the existing sessions are unknown, the event waits for the answer, or is
 //!    lost and counted (`startup.rs`).
 //!
 //! A program calls [`write()`] with an event or, for an event that it writes often, [`write_as`] with the arguments of
-//! which the event's [`Form`] makes it, or [`count`], [`end`] or [`end_traced`]. Each of these functions tries the fast
-//! paths, and calls [`write()`] if they can't write the event.
+//! which the event's [`Form`] makes it, or [`write_text`], [`count`], [`end`] or [`end_traced`]. Each of these functions
+//! tries the fast paths, and calls [`write()`] if they can't write the event.
 //!
 //! # Threading
 //!
@@ -50,7 +52,7 @@ use crate::args::TRACK_NAME_MAX;
 use crate::callsite::Site;
 use crate::changes::changed;
 use crate::early;
-use crate::event::{Amount, End, Event, Form, Track, TrackKey, Type, Written};
+use crate::event::{Amount, End, Event, Form, LongText, Short, ShortText, Track, TrackKey, Type, Written};
 use crate::hash;
 use crate::link::{self, Environment};
 use crate::packet;
@@ -377,7 +379,7 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
     let mut open = shared.open.load(Ordering::Acquire);
     let now = clock::now(); // Before the wait.
     let mut lost = None;
-    if shared.is_early(open) && event.sessions == u32::MAX {
+    if shared.is_early(open) && event.sessions == Event::ALL {
         drop(inside);
         open = wait_for_sessions(shared);
         if shared.is_early(open) {
@@ -432,15 +434,15 @@ fn behind(session: &Session) -> u32 {
 /// Writes an event of a form, which [`Form::event`] makes of the arguments. The function is compiled for each form, so it
 /// has code only for the fields that the form's events have. Builds for size have no such code.
 ///
-/// Returns what [`write()`] returns. If the form has no events of this type, such as an end of the form `ShortText`,
-/// returns `None` and writes nothing.
+/// Returns what [`write()`] returns. If the form has no events of this type, such as an end of the form
+/// [`Named`](crate::event::Named), returns `None` and writes nothing.
 ///
 /// The fast paths write the event that [`Form::usual`] makes. The other paths make the event again: if the first one were
 /// passed by reference, the compiler would no longer know which of its fields are constant.
 #[inline(never)]
 pub fn write_as<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F::More) -> Option<Written> {
     if !F::has(key) {
-        return None; // Never called so.
+        return None;
     }
     let again = || F::event(key, tags, text, more);
     if cfg!(small) {
@@ -455,6 +457,7 @@ pub fn write_as<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F:
             // Not `write_fast`: a long event often needs a new chunk.
             let now = clock::now();
             let is_written = writer.event_fast::<false, true>(slot.epoch, &event, now)
+                // A copy: the compiler would store the slot in memory for the fast path, too, if its address were passed.
                 || writer.event(&{ slot }, &again(), now);
             return is_written.then_some(Written::ByPerfetto { begun: 0 });
         }
@@ -462,6 +465,16 @@ pub fn write_as<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F:
         return otherwise();
     }
     if F::IS_SHORT { write_fast::<true>(event, otherwise) } else { write_fast::<false>(event, otherwise) }
+}
+
+/// Writes an instant, or the begin of a slice of the calling thread, with this name, as [`write_as`] does. An event of
+/// another type is not written.
+#[inline(always)]
+pub fn write_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
+    match Short::new(name) {
+        Some(name) => write_as::<ShortText>(kind, tags, name, ()),
+        None => write_as::<LongText>(kind, tags, name, ()),
+    }
 }
 
 /// Writes an event on the fast path: one session is open, and its writer can write the event at once. Otherwise calls
@@ -518,7 +531,7 @@ fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<(&'a mu
 #[inline(never)]
 fn write_several<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F::More) -> Option<Written> {
     if cfg!(small) || !F::has(key) {
-        return None; // Never called so.
+        return None; // `write_as` has checked this. Here it tells the compiler which types there are.
     }
     let again = || F::event(key, tags, text, more);
     let Some(event) = F::usual(key, tags, text, more) else { return write(&again()) };
@@ -527,7 +540,7 @@ fn write_several<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F
     let open = shared.open.load(Ordering::Acquire);
     let now = clock::now();
     // No session, or `PRESUMED`, which is the sign.
-    let (mut rest, open) = if open.cast_signed() <= 0 { (u32::MAX, 0) } else { (0, open) };
+    let (mut rest, open) = if open.cast_signed() <= 0 { (Event::ALL, 0) } else { (0, open) };
     let mut is_written = false;
     for number in bits(open) {
         let session = shared.sessions.get(number)?;
@@ -542,7 +555,11 @@ fn write_several<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F
         rest |= u32::from(!is_fast) << number;
     }
     drop(inside);
-    is_written |= rest != 0 && write(&Event { sessions: rest, ..again() }).is_some();
+    if rest != 0 {
+        // If the sessions end before this call, and none has the event, it must count as an event of an unknown session.
+        let sessions = if is_written { rest } else { Event::ALL };
+        is_written |= write(&Event { sessions, ..again() }).is_some();
+    }
     is_written.then_some(Written::ByPerfetto { begun: 0 })
 }
 
@@ -555,22 +572,25 @@ fn wanted(session: &Session, event: &Event<'_>) -> Option<u32> {
     (is_asked && is_old).then_some(epoch)
 }
 
-/// Writes the end of a slice that `TracedOnTrack` has begun, with more arguments. `begun` is the number that the
-/// begin returned in [`Written`]. If `time` is not 0, the slice ends at that time, otherwise now.
+/// Writes the end of a slice on a track, with more arguments. `args` are the arguments as an encoder has encoded them for
+/// the callsite `site`; they are not written without a callsite. `begun` is the number that the begin returned in
+/// [`Written`]. If `time` is not 0, the slice ends at that time, otherwise now.
 #[inline(never)]
-pub fn end_traced(tags: u64, track: &Track<'_>, site: &Site<'_>, time: u64, begun: u32, args: &[u8]) {
-    // The packet of an end does not refer to the callsite. The callsite's names are needed for the arguments.
+pub fn end_traced(tags: u64, track: &Track<'_>, site: Option<&Site<'_>>, time: u64, begun: u32, args: &[u8]) {
     let track = Track { is_kept: true, ..*track };
-    let make = |site| Event { track: Some(track), site, args, begun, time, ..Event::new(Type::End, tags) };
-    _ = if args.is_empty() {
-        write_fast::<false>(make(None), || write(&make(None)))
-    } else {
-        let make = || make(Some(*site));
-        write_fast::<false>(make(), || write(&make()))
+    let end = Event { track: Some(track), begun, time, ..Event::new(Type::End, tags) };
+    _ = match site.filter(|_| !args.is_empty()) {
+        None => write_fast::<false>(end, || write(&{ end })),
+        // The packet of an end does not refer to the callsite. The callsite's names are needed for the arguments.
+        Some(site) => {
+            let end = Event { site: Some(*site), args, ..end };
+            write_fast::<false>(end, || write(&{ end }))
+        }
     };
 }
 
-/// Writes the end of the calling thread's innermost slice.
+/// Writes the end of the calling thread's innermost slice. This is `write_as::<End>` without a result, which would cost
+/// some instructions.
 #[inline(never)]
 pub fn end(tags: u64) {
     let otherwise = || {
@@ -584,6 +604,7 @@ pub fn end(tags: u64) {
 pub fn count(tags: u64, name: &str, hash: u64, value: i64) -> Option<Written> {
     let track = Track::counter(name, hash);
     let make = move || Event {
+        // Repeated, so that the compiler sees these constants here, too.
         track: Some(Track { is_counter: true, is_kept: true, ..track }),
         value: Some(Amount::Whole(value)),
         ..Event::new(Type::Counter, tags)
@@ -625,7 +646,7 @@ pub fn flow_number(id: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::callsite::{About, BEYOND, Number};
-    use crate::event::{Call, LongText, Named, OnTrack, Short, ShortText, Traced, TracedOnTrack, WholeArgs};
+    use crate::event::{Call, Named, OnTrack, Traced, TracedOnTrack, WholeArgs};
     use crate::memory::Part;
     use crate::proto::{Reader, Value};
     use crate::tests::is_alone;
@@ -643,13 +664,6 @@ mod tests {
         }
 
         fn arguments(&self, _: &mut dyn FnMut(&str)) {}
-    }
-
-    fn text(kind: Type, tags: u64, name: &str) -> Option<Written> {
-        match Short::new(name) {
-            Some(name) => write_as::<ShortText>(kind, tags, name, ()),
-            None => write_as::<LongText>(kind, tags, name, ()),
-        }
     }
 
     /// Tests a slice that begins after another session has got its number, but before that session can get events. That
@@ -700,8 +714,8 @@ mod tests {
             let call = Call { site: &site, flow: 0, args: &[] };
             assert!(write_as::<TracedOnTrack>(&track, 1, None, (time, &call)).is_some());
         }
-        end_traced(1, &track, &site, future, u32::MAX, &[]);
-        assert!(text(Type::Instant, 1, "now").is_some());
+        end_traced(1, &track, Some(&site), future, u32::MAX, &[]);
+        assert!(write_text(Type::Instant, 1, "now").is_some());
         let end = clock::now();
         shared.close(0);
         assert!(POOL.reclaim(0, Writer::finish));
@@ -740,7 +754,7 @@ mod tests {
             thread::note_name();
             for len in 0..1000 {
                 shared.open(0, arena, 1, 1, 0);
-                let is_written = text(Type::Instant, 1, &"n".repeat(len)).is_some();
+                let is_written = write_text(Type::Instant, 1, &"n".repeat(len)).is_some();
                 assert_eq!((is_written, lost()), (true, 0), "{len}");
                 shared.close(0);
                 assert!(POOL.reclaim(0, Writer::finish));
@@ -824,12 +838,12 @@ mod tests {
             let tags = 1 << (round % 2);
             let name = &format!("round {round}")[..];
             let written = [
-                text(Type::Begin, tags, name),
+                write_text(Type::Begin, tags, name),
                 write_as::<Named>(Type::Instant, tags, "named", &NUMBERS[0]),
                 write_as::<Traced>(Type::Instant, tags, None, &call),
                 count(tags, "counter", hash::of_name("counter"), round as i64),
                 write_as::<OnTrack>(key, tags, "row", Some(name)),
-                text(Type::Instant, tags, &long),
+                write_text(Type::Instant, tags, &long),
                 write_as::<TracedOnTrack>(&track, tags, None, (0, &Call { flow: 0, args: &[], ..call })),
             ];
             assert!(written.iter().all(Option::is_some), "{written:?}");

@@ -161,28 +161,31 @@ impl Writer {
     /// has all other definitions that the event needs, no end is unmatched, and the chunk has room. Otherwise writes
     /// nothing and returns false; the caller then calls [`event`](Self::event).
     ///
-    /// Like [`packet::event`], this function is inlined. With `HAS_ONE`, it can't describe a track that is kept
-    /// ([`Track::is_kept`]).
+    /// Like [`packet::event`], this function is inlined. With `IS_USUAL`, it has less code and writes only an event that
+    /// - names exactly one category, or is an end,
+    /// - has a callsite with a number, or no callsite,
+    /// - is on no track that has to be described and kept ([`Track::is_kept`]),
+    /// - has no [`whole_args`](Event::whole_args) (the caller checks this).
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn event_fast<const IS_SHORT: bool, const HAS_ONE: bool>(
+    pub(crate) fn event_fast<const IS_SHORT: bool, const IS_USUAL: bool>(
         &mut self,
         epoch: u32,
         event: &Event<'_>,
         now: u64,
     ) -> bool {
         let since = self.since(event, now);
-        if !self.is_ready::<HAS_ONE>(epoch, event) {
+        if !self.is_ready::<IS_USUAL>(epoch, event) {
             return false;
         }
         // Without closures, because the compiler would not inline all of them.
         if let Some(track) = &event.track
             && !self.knows(track)
         {
-            if HAS_ONE && track.is_kept || self.chunk.room() < event.room::<HAS_ONE>() + track.room() {
+            if IS_USUAL && track.is_kept || self.chunk.room() < event.room::<IS_USUAL>() + track.room() {
                 return false;
             }
-            let is_described = if HAS_ONE {
+            let is_described = if IS_USUAL {
                 packet::describe::<IS_SHORT>(&mut self.chunk, track)
             } else {
                 self.describe(Some(track))
@@ -191,7 +194,7 @@ impl Writer {
                 return false;
             }
         }
-        packet::event::<IS_SHORT, HAS_ONE>(&mut self.chunk, since, event, &[])
+        packet::event::<IS_SHORT, IS_USUAL>(&mut self.chunk, since, event, &[])
             && self.wrote(since, event.opens())
     }
 
@@ -226,16 +229,21 @@ impl Writer {
     }
 
     /// Returns whether nothing has to be written before the event, except perhaps the description of its track. Does
-    /// not check whether the chunk has room. If `HAS_ONE` is true (the caller handles only one category, and no event
-    /// with [`Event::whole_args`]), also returns false for an event with several categories. An end has no category.
+    /// not check whether the chunk has room. `IS_USUAL` has the same meaning as in [`event_fast`](Self::event_fast).
     #[inline(always)]
-    fn is_ready<const HAS_ONE: bool>(&self, epoch: u32, event: &Event<'_>) -> bool {
+    fn is_ready<const IS_USUAL: bool>(&self, epoch: u32, event: &Event<'_>) -> bool {
         if self.fast_epoch != epoch || !self.unmatched.is_clear() || event.opens() < 0 && self.depth == 0 {
             return false;
         }
+        (IS_USUAL || event.whole_args.is_none()) && self.is_defined::<IS_USUAL>(event)
+    }
+
+    /// Returns whether the reader has all definitions that the event needs, except perhaps the description of its track.
+    #[inline(always)]
+    fn is_defined<const IS_USUAL: bool>(&self, event: &Event<'_>) -> bool {
         if event.kind != Type::End {
             let categories = event.categories();
-            if HAS_ONE {
+            if IS_USUAL {
                 if categories & self.categories == 0 || event.has_categories() {
                     return false;
                 }
@@ -243,12 +251,11 @@ impl Writer {
                 return false;
             }
         }
-        (HAS_ONE || event.whole_args.is_none())
-            && event.site.as_ref().is_none_or(|site| {
-                self.interned.has(site.number) && (site.about.is_none() || self.categories & ALL_LEVELS != 0)
-                    // Without a number, the event contains the callsite's texts.
-                    || !HAS_ONE && !site.has_number()
-            })
+        event.site.as_ref().is_none_or(|site| {
+            self.interned.has(site.number) && (site.about.is_none() || self.categories & ALL_LEVELS != 0)
+                // Without a number, the event contains the callsite's texts.
+                || !IS_USUAL && !site.has_number()
+        })
     }
 
     /// Returns whether the time of the last packet is not later than `time`, so that a packet with this time can
@@ -378,7 +385,8 @@ impl Writer {
             changed = event.cut();
             event = &changed;
         }
-        let room = if is_whole { packet::PART_MIN } else { event.room::<false>() + packet::FILTERED_ROOM };
+        let filtered = if filters == 0 { 0 } else { packet::FILTERED_ROOM };
+        let room = if is_whole { packet::PART_MIN } else { event.room::<false>() + filtered };
         if !self.define(slot, event, room, now) {
             return false;
         }
@@ -449,12 +457,13 @@ impl Writer {
     fn define(&mut self, slot: &WriterSlot, event: &Event<'_>, room: usize, now: u64) -> bool {
         let track = event.track.as_ref().map_or(0, |track| track.room());
         let site = event.site.filter(|site| site.has_number());
-        // A new chunk may begin with new state, so the room includes definitions that the present state already has.
         let definitions = site.map_or(0, |site| packet::site_room(site) + packet::LEVELS.len());
         let categories = event.categories();
-        let needed =
-            room + sample_room(slot) + track.min(TEXT_MAX) + definitions + state::categories_room(categories);
-        if !self.has_room(slot, needed, now) {
+        let room = room + sample_room(slot) + track.min(TEXT_MAX);
+        // A new chunk may begin with new state, so it needs room for definitions that the present state has, too.
+        let room_if_new = room + definitions + state::categories_room(categories);
+        let needed = if self.is_defined::<false>(event) { room } else { room_if_new };
+        if !self.has_room(needed) && !self.next_chunk(slot, room_if_new, now) {
             return false;
         }
         self.name_categories(categories);
@@ -505,12 +514,14 @@ impl Writer {
         }
     }
 
-    /// Makes sure that the chunk has `needed` bytes of room, and opens a new chunk if necessary. Returns false if
-    /// no chunk is free.
-    fn has_room(&mut self, slot: &WriterSlot, needed: usize, now: u64) -> bool {
-        if self.chunk.is_some() && self.chunk.room() >= needed {
-            return true;
-        }
+    /// Returns whether there is a chunk with `needed` bytes of room.
+    fn has_room(&self, needed: usize) -> bool {
+        self.chunk.is_some() && self.chunk.room() >= needed
+    }
+
+    /// Opens a new chunk, unless the last attempt failed a moment ago. Returns false if there is no new chunk with
+    /// `needed` bytes of room.
+    fn next_chunk(&mut self, slot: &WriterSlot, needed: usize, now: u64) -> bool {
         (self.retry == 0 || now >= self.retry) && self.open(slot, needed, now)
     }
 
@@ -618,6 +629,7 @@ fn count_lost(session: &Session, events: i32) {
 #[cfg(test)]
 mod tests {
     use crate::abi::GOES_ON;
+    use crate::callsite::{Number, Site};
     use crate::event::WholeArgs;
     use crate::memory::Part;
     use crate::pool::Shared;
@@ -661,6 +673,31 @@ mod tests {
             }
         }
         assert!(states > 2);
+        writer.complete();
+        arena.retire();
+    }
+
+    /// Tests that a chunk is left only when it has no room for the event itself, if the reader has its definitions.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn no_room_is_kept_for_definitions_that_the_reader_has() {
+        static NUMBER: Number = Number::new();
+        let (arena, session, mut writer) = open(0);
+        let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
+        let site = Some(Site::named(&NUMBER, "a constant name"));
+        let event = Event { site, ..Event::new(Type::Instant, 0b11) };
+        let mut full = 0;
+        for now in 0..2000 {
+            let (chunks, room) =
+                (writer.chunks, if writer.chunk.is_some() { writer.chunk.room() } else { 0 });
+            assert!(writer.event(&slot, &event, 1_000_000_000 + now));
+            if writer.chunks != chunks {
+                assert!(room < event.room::<false>(), "{room} bytes of chunk {chunks} were left");
+                full += 1;
+            }
+            drop(arena.take_handed());
+        }
+        assert!(full > 2, "{full}");
         writer.complete();
         arena.retire();
     }
