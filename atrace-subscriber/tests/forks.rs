@@ -30,7 +30,8 @@ fn in_fork(body: impl FnOnce() -> bool) -> Option<bool> {
         let returned = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
         if let Err(panic) = &returned {
             // The test harness captures the message in the child's memory, where it is lost.
-            let message = panic.downcast_ref::<String>().map_or("no message", String::as_str);
+            let text = || panic.downcast_ref::<&str>().copied();
+            let message = panic.downcast_ref().map(String::as_str).or_else(text).unwrap_or_default();
             _ = writeln!(std::io::stderr(), "a child panicked: {message}");
         }
         // SAFETY: no preconditions; ends the child at once.
@@ -122,7 +123,9 @@ fn a_child_numbers_callsites_while_the_parents_table_grows() {
             };
             let child = || {
                 // Until the child knows that Perfetto has no session, its spans are stored and have other ids.
+                let start = Instant::now();
                 while atrace::atrace_is_tag_enabled(atrace::AtraceTag::App) {
+                    assert!(start.elapsed() < Duration::from_secs(60), "tracing is on");
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 // These callsites are new to the child, and belong to the part of the table that grows.

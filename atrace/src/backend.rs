@@ -139,8 +139,7 @@ pub(crate) fn is_enabled(glance: Glance, tag: AtraceTag) -> bool {
 /// false even if this is so.
 #[inline(always)]
 fn is_only_in_sessions(tag: AtraceTag) -> bool {
-    let is_by = |word| gate::is_by(word, valid(tag)) && !tag.intersects(ONLY_ATRACE);
-    producer::tags_word().is_some_and(is_by)
+    gate::is_only_in_sessions(valid(tag)) && !tag.intersects(ONLY_ATRACE)
 }
 
 /// Chooses between the sink and Perfetto's memory, by the whole rule. `sink` is the reference that an event loads first.
@@ -392,7 +391,7 @@ fn write_packet_with(
     name: Text<'_>,
     args: &dyn Arguments,
 ) -> Option<Written> {
-    let site = name.number().map(|number| Site::named(number, name.text));
+    let site = name.number().map(|number| Site::named(number, name.text)).filter(Site::has_number);
     let mut encoder = Encoder::new();
     args.encode(&mut encoder);
     let own_name = site.is_none().then_some(name.text);

@@ -64,8 +64,8 @@ pub(crate) struct Interned {
 /// | [`fmt::Arguments`], from `format_args!` | formatted directly into the message. If formatting a value panics, `<panicked>` takes the place of the rest, and the program continues (where panics unwind) |
 /// | a closure `FnOnce(&mut NameWriter<'_>)` | what the closure writes, piece by piece. If it panics, the panic goes on to the caller, and no event is written |
 ///
-/// If formatting a value, or a closure, forks the process, the child's copy of an event for ATrace contains the parent's
-/// process id.
+/// If formatting a value, or a closure, forks the process, the child's copy of an event for the marker contains the
+/// parent's process id.
 ///
 /// # Examples
 ///
@@ -166,13 +166,6 @@ impl Source for Text<'_> {
     }
 }
 
-impl WriteName for &str {
-    #[inline(always)]
-    fn write(self, writer: &mut NameWriter<'_>) {
-        writer.push_str(self);
-    }
-}
-
 impl Source for &str {
     const IS_TEXT: bool = true;
     type Buffer = ();
@@ -186,13 +179,6 @@ impl Source for &str {
         Self: 'a,
     {
         Text::new(self)
-    }
-}
-
-impl WriteName for &String {
-    #[inline(always)]
-    fn write(self, writer: &mut NameWriter<'_>) {
-        writer.push_str(self);
     }
 }
 

@@ -47,6 +47,10 @@ impl<'a> Site<'a> {
         Self(PhantomData)
     }
 
+    pub(crate) const fn has_number(&self) -> bool {
+        false
+    }
+
     #[inline(always)]
     pub fn key<'b>(&self, _: usize, name: &'b str) -> ArgKey<'b> {
         ArgKey::Text(name)

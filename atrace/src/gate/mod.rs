@@ -123,14 +123,15 @@ impl Glance {
     }
 }
 
-/// Returns true only if `word` is the foreign word and enables at least one of `tags`, and the local word enables none
-/// of them. The caller must have found at the gate that one of the tags may be enabled, because this function does not
-/// compare serials.
+/// Returns true only if Perfetto's sessions want at least one of `tags`, and the local word enables none of them. The
+/// result may be false even if this is so, for example if the foreign word is libcutils' mask. The caller must have found
+/// at the gate that one of the tags may be enabled, because this function does not compare serials.
 #[inline(always)]
-pub(crate) fn is_by(word: &'static AtomicU64, tags: u64) -> bool {
+pub(crate) fn is_only_in_sessions(tags: u64) -> bool {
+    let sessions = SESSIONS.get();
     let local = GATE.local.load(Ordering::Acquire);
-    let foreign = word.load(Ordering::Relaxed);
-    std::ptr::eq(GATE.foreign.get(), word)
+    let foreign = sessions.load(Ordering::Relaxed);
+    std::ptr::eq(GATE.foreign.get(), sessions)
         && local & (CLAIMED | PARKED | tags) == 0
         && foreign & ASK == 0
         && foreign & tags != 0

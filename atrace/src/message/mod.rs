@@ -419,6 +419,20 @@ pub trait WriteName {
     fn write(self, writer: &mut NameWriter<'_>);
 }
 
+impl WriteName for &str {
+    #[inline(always)]
+    fn write(self, writer: &mut NameWriter<'_>) {
+        writer.push_str(self);
+    }
+}
+
+impl WriteName for &String {
+    #[inline(always)]
+    fn write(self, writer: &mut NameWriter<'_>) {
+        writer.push_str(self);
+    }
+}
+
 impl<F: FnOnce(&mut NameWriter<'_>)> WriteName for F {
     #[inline(always)]
     fn write(self, writer: &mut NameWriter<'_>) {

@@ -98,7 +98,7 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     section("on", on(session, &switch)?);
     section("names", names(session, &switch)?);
     section("ffi", ffi()?);
-    section("Perfetto's way", perfetto::rows()?);
+    section("Perfetto's memory", perfetto::rows()?);
     section("threads", threads(session, &switch)?);
     section("watch", workload::measure::<Watched>(session)?.rows().to_vec());
     let instructions = instructions::of_this_commit();

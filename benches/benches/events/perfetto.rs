@@ -65,7 +65,7 @@ pub(crate) fn rows() -> io::Result<Vec<Row>> {
         match Reader::with_sessions(sessions) {
             Ok(reader) => rows.extend(child::rows(mode, &reader.env())?),
             Err(e) => {
-                println!("no rows of Perfetto's way: {e}");
+                println!("no rows of Perfetto's backend: {e}");
                 break;
             }
         }

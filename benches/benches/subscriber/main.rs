@@ -144,7 +144,7 @@ fn fields_by_perfetto(results: &Results) -> Option<Judged> {
     let row = |case: TracingCase| results.row(case.name(), "perfetto_on");
     let (span, event) = row(TracingCase::SpanArgs).zip(row(TracingCase::EventArgs))?;
     let (name, more) =
-        ("by Perfetto's way, beside an event with them", span.interval().minus(&event.interval()));
+        ("in Perfetto's memory, beside an event with them", span.interval().minus(&event.interval()));
     Some(Judged::at_most(name, TracingCase::SpanArgs.name(), more, 60.0, (1, " ns")))
 }
 

@@ -59,7 +59,7 @@ impl Reader {
         let mut process = Helper::start(command.envs(env.iter().map(|(name, value)| (name, value))))?;
         process
             .hear(READY)?
-            .ok_or("the reader of Perfetto's way does not begin to listen")
+            .ok_or("the reader of Perfetto's memory does not begin to listen")
             .map_err(io::Error::other)?;
         Ok(Self { process, env })
     }

@@ -155,8 +155,8 @@ pub struct Event<'a> {
     /// Only sessions whose number is smaller than this value get the event. So the end of a slice goes only to sessions
     /// that had begun before the slice.
     pub begun: u32,
-    /// Only these sessions get the event. Each bit stands for the session at that place of the pool. With
-    /// [`ALL`](Self::ALL), the event may also wait until the sessions are known, or counts as lost if none is.
+    /// Only these sessions get the event. Each bit stands for the session at that place of the pool. If such a session is
+    /// not open, and the service has not reported its sessions, the event waits for the report, or counts as lost.
     pub sessions: u32,
 }
 
@@ -172,7 +172,7 @@ impl fmt::Debug for WholeArgs<'_> {
 }
 
 impl Event<'static> {
-    /// The value of [`sessions`](Self::sessions) for an event that was not written yet.
+    /// The value of [`sessions`](Self::sessions) for an event that no session has got yet.
     pub const ALL: u32 = u32::MAX;
 
     /// Creates an event of the calling thread without optional fields.
@@ -363,9 +363,16 @@ impl<'a> Form<'a> for Named {
     const IS_SHORT: bool = true;
     const IS_FOR_SEVERAL: bool = true;
 
+    /// Returns the event. Without a number, the name is written like any other text.
     #[inline(always)]
     fn event(kind: Type, tags: u64, name: &'a str, number: &'a Number) -> Event<'a> {
-        Event { site: Some(Site::named(number, name)), ..Event::new(kind, tags) }
+        let site = Site::named(number, name);
+        let event = Event::new(kind, tags);
+        if site.has_number() {
+            Event { site: Some(site), ..event }
+        } else {
+            Event { name: Some(name), ..event }
+        }
     }
 
     #[inline(always)]

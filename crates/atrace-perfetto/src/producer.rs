@@ -17,8 +17,8 @@
 //!    and compiled for each common kind of event, so the compiler drops the code for the parts that the event does not
 //!    have. Builds for size (`cfg(small)`) have no fast path. Events with long names have one of their own, in
 //!    `write_as`: such an event often needs a new chunk.
-//! 2. `write_several`: the same for several sessions, for the begins, ends and instants of a thread, except those with
-//!    long names. The time is read once, and the same encoder writes the packet in place for each session. An event that
+//! 2. `write_several`: the same for several sessions, for the begins, ends and instants of a thread, except those whose name
+//!    is a text of more than 96 bytes. The time is read once, and the same encoder writes the packet in place for each session. An event that
 //!    is encoded once and then copied takes longer: a processor has to wait before it can load bytes that were just
 //!    written by several smaller stores.
 //! 3. [`write()`]: any number of sessions, and any event. It runs whenever the fast paths can't write the event. For
@@ -379,7 +379,8 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
     let mut open = shared.open.load(Ordering::Acquire);
     let now = clock::now(); // Before the wait.
     let mut lost = None;
-    if shared.is_early(open) && event.sessions == Event::ALL {
+    // `write_several` may have found a session that was closed since, because the connection was lost.
+    if shared.is_early(open) && event.sessions & !open != 0 {
         drop(inside);
         open = wait_for_sessions(shared);
         if shared.is_early(open) {
@@ -467,8 +468,8 @@ pub fn write_as<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F:
     if F::IS_SHORT { write_fast::<true>(event, otherwise) } else { write_fast::<false>(event, otherwise) }
 }
 
-/// Writes an instant, or the begin of a slice of the calling thread, with this name, as [`write_as`] does. An event of
-/// another type is not written.
+/// Writes an instant, or the begin of a slice of the calling thread, with this name, as [`write_as`] does. `kind` must be
+/// the type of such an event. An end is not written.
 #[inline(always)]
 pub fn write_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
     match Short::new(name) {
@@ -555,11 +556,7 @@ fn write_several<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F
         rest |= u32::from(!is_fast) << number;
     }
     drop(inside);
-    if rest != 0 {
-        // If the sessions end before this call, and none has the event, it must count as an event of an unknown session.
-        let sessions = if is_written { rest } else { Event::ALL };
-        is_written |= write(&Event { sessions, ..again() }).is_some();
-    }
+    is_written |= rest != 0 && write(&Event { sessions: rest, ..again() }).is_some();
     is_written.then_some(Written::ByPerfetto { begun: 0 })
 }
 
@@ -648,6 +645,7 @@ mod tests {
     use crate::callsite::{About, BEYOND, Number};
     use crate::event::{Call, Named, OnTrack, Traced, TracedOnTrack, WholeArgs};
     use crate::memory::Part;
+    use crate::pool::OWN_SESSION;
     use crate::proto::{Reader, Value};
     use crate::tests::is_alone;
 
@@ -874,6 +872,28 @@ mod tests {
 
     /// Tests long events that have a callsite and a name of their own, or other fields that a packet of several chunks
     /// can't have. The name and the arguments are cut, and all fields are there.
+    /// Tests an event for which `write_several` has found a session that was closed since.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn an_event_counts_if_its_session_went_with_the_connection() {
+        if !is_alone("producer::tests::an_event_counts_if_its_session_went_with_the_connection") {
+            return;
+        }
+        let shared = prepare().unwrap();
+        let (arena, _) = Arena::make(2).unwrap();
+        shared.open(OWN_SESSION, arena, 0, 1, 0);
+        let mut counted = 0;
+        for (sessions, counts) in [(1 << OWN_SESSION, 0), (1, 1), (1 << OWN_SESSION | 1, 1), (Event::ALL, 1)]
+        {
+            startup::presume(shared);
+            write(&Event { sessions, ..Event::new(Type::Instant, 1) });
+            counted += counts;
+            assert_eq!(shared.early.events.load(Ordering::Relaxed), counted, "{sessions:b}");
+        }
+        shared.close(OWN_SESSION);
+        arena.retire();
+    }
+
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn a_long_event_has_all_of_its_fields() {

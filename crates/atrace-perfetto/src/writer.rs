@@ -455,14 +455,19 @@ impl Writer {
     /// track. Then writes the definitions that an event needs, except for that description. Returns false if there is
     /// no room.
     fn define(&mut self, slot: &WriterSlot, event: &Event<'_>, room: usize, now: u64) -> bool {
-        let track = event.track.as_ref().map_or(0, |track| track.room());
+        let track = |track: &Track<'_>| track.room().min(TEXT_MAX);
         let site = event.site.filter(|site| site.has_number());
         let definitions = site.map_or(0, |site| packet::site_room(site) + packet::LEVELS.len());
         let categories = event.categories();
-        let room = room + sample_room(slot) + track.min(TEXT_MAX);
+        let room = room + sample_room(slot);
         // A new chunk may begin with new state, so it needs room for definitions that the present state has, too.
-        let room_if_new = room + definitions + state::categories_room(categories);
-        let needed = if self.is_defined::<false>(event) { room } else { room_if_new };
+        let track_if_new = event.track.as_ref().map_or(0, track);
+        let room_if_new = room + track_if_new + definitions + state::categories_room(categories);
+        let needed = if self.is_defined::<false>(event) {
+            room + event.track.as_ref().filter(|track| !self.knows(track)).map_or(0, track)
+        } else {
+            room_if_new
+        };
         if !self.has_room(needed) && !self.next_chunk(slot, room_if_new, now) {
             return false;
         }
@@ -630,7 +635,7 @@ fn count_lost(session: &Session, events: i32) {
 mod tests {
     use crate::abi::GOES_ON;
     use crate::callsite::{Number, Site};
-    use crate::event::WholeArgs;
+    use crate::event::{Amount, WholeArgs};
     use crate::memory::Part;
     use crate::pool::Shared;
     use crate::proto::{Reader, Value};
@@ -682,24 +687,31 @@ mod tests {
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn no_room_is_kept_for_definitions_that_the_reader_has() {
         static NUMBER: Number = Number::new();
-        let (arena, session, mut writer) = open(0);
-        let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
+        let name = "counter ".repeat(60);
+        let uuid = packet::track(7 << 60);
+        let counter = Track { uuid, parent: 1, name: &name, is_counter: true, is_kept: true };
         let site = Some(Site::named(&NUMBER, "a constant name"));
-        let event = Event { site, ..Event::new(Type::Instant, 0b11) };
-        let mut full = 0;
-        for now in 0..2000 {
-            let (chunks, room) =
-                (writer.chunks, if writer.chunk.is_some() { writer.chunk.room() } else { 0 });
-            assert!(writer.event(&slot, &event, 1_000_000_000 + now));
-            if writer.chunks != chunks {
-                assert!(room < event.room::<false>(), "{room} bytes of chunk {chunks} were left");
-                full += 1;
+        let named = Event { site, ..Event::new(Type::Instant, 0b11) };
+        let counted =
+            Event { track: Some(counter), value: Some(Amount::Whole(1)), ..Event::new(Type::Counter, 0b11) };
+        for event in [named, counted] {
+            let (arena, session, mut writer) = open(0);
+            let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
+            let mut full = 0;
+            for now in 0..2000 {
+                let chunks = writer.chunks;
+                let room = if writer.chunk.is_some() { writer.chunk.room() } else { 0 };
+                assert!(writer.event(&slot, &event, 1_000_000_000 + now));
+                if writer.chunks != chunks {
+                    assert!(room < event.room::<false>(), "{room} bytes of chunk {chunks} were left");
+                    full += 1;
+                }
+                drop(arena.take_handed());
             }
-            drop(arena.take_handed());
+            assert!(full > 2, "{full}");
+            writer.complete();
+            arena.retire();
         }
-        assert!(full > 2, "{full}");
-        writer.complete();
-        arena.retire();
     }
 
     /// Tests that every event on the thread's track has the processor time: short and long events, and ends. Events on

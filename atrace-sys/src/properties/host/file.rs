@@ -585,6 +585,8 @@ mod tests {
 
         let folder = tempfile::tempdir().unwrap();
         let create = |name: &str| File::create(folder.path().join(name)).unwrap();
+        let file = create("locked");
+        assert!(at::try_lock(&file).unwrap());
         let done = AtomicBool::new(false);
         let found = std::thread::scope(|scope| {
             for thread in 0..3 {
@@ -597,13 +599,13 @@ mod tests {
                     }
                 });
             }
-            let file = create("locked");
-            assert!(at::try_lock(&file).unwrap());
-            let found = (0..1000).filter(|_| holder(&file) == Some(std::process::id())).count();
+            let found =
+                scope.spawn(|| (0..1000).filter(|_| holder(&file) == Some(std::process::id())).count());
+            let found = found.join();
             done.store(true, Ordering::Relaxed);
             found
         });
-        assert_eq!(found, 1000);
+        assert_eq!(found.unwrap(), 1000);
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub(super) fn common(results: &Results) -> Vec<Judged> {
     }
     let [lossy, whole] = results.whole;
     if lossy + whole > 0 {
-        let promise = "slices by Perfetto's way that lose no event";
+        let promise = "slices in Perfetto's memory without a lost event";
         let measured = format!("{whole} of {}", lossy + whole);
         let verdict = if lossy == 0 { Verdict::Kept } else { Verdict::Open };
         let judged = Judged::new(promise, "all cases", measured, "all", verdict);
@@ -199,7 +199,8 @@ mod tests {
             let row = results.row("rust/a", "perfetto").unwrap();
             let left = 10 * lossy.len() - lossy.iter().sum::<usize>();
             assert_eq!((row.low, row.rounds.as_ref().unwrap().n), (1000.0, left));
-            let judged = common(&results).into_iter().find(|judged| judged.promise.contains("lose no event"));
+            let judged =
+                common(&results).into_iter().find(|judged| judged.promise.contains("without a lost event"));
             let judged = judged.unwrap();
             assert_eq!((&judged.measured[..], judged.verdict), (whole, verdict));
         }

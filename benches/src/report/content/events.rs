@@ -247,7 +247,7 @@ pub(super) fn perfetto(here: &Machine) -> Option<Section> {
             + &calls.unwrap_or_default(),
     );
     let parts = vec![Part::Table(events), Part::Table(more)];
-    Some(Section::new("perfetto", "One event: Perfetto's way", parts).with_text([text]))
+    Some(Section::new("perfetto", "One event in Perfetto's memory", parts).with_text([text]))
 }
 
 /// The name of the rows with the CPU time of an event in all processes.
