@@ -13,9 +13,9 @@
 //! # Paths
 //!
 //! A process that never was a producer of Perfetto has one backend, its sink. If that is the marker, inlined code finds
-//! it by one reference ([`sink::first`]). In a producer, a tag is usually enabled by Perfetto's sessions only. The two words of the
-//! gate show this case, so inlined code tests it, too ([`is_only_in_sessions`]). A function that is not inlined
-//! ([`select`]) handles all other cases.
+//! it by one reference ([`sink::first`]). In a producer, a tag is usually enabled by Perfetto's sessions only. The two
+//! words of the gate show this case, so inlined code tests it, too ([`is_only_in_sessions`]). A function that is not
+//! inlined ([`select`]) handles all other cases.
 //!
 //! [`emit`] writes the events of all functions of `events.rs` and of scoped slices: it checks the gate, builds the event,
 //! chooses the backend, and passes the event to [`Backend::write`]. All of this is compiled for the parts that the event

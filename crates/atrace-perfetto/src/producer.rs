@@ -17,10 +17,10 @@
 //!    and compiled for each common kind of event, so the compiler drops the code for the parts that the event does not
 //!    have. Builds for size (`cfg(small)`) have no fast path. Events with long names have one of their own, in
 //!    `write_as`: such an event often needs a new chunk.
-//! 2. `write_several`: the same for several sessions, for the begins, ends and instants of a thread, except those whose name
-//!    is a text of more than 96 bytes. The time is read once, and the same encoder writes the packet in place for each session. An event that
-//!    is encoded once and then copied takes longer: a processor has to wait before it can load bytes that were just
-//!    written by several smaller stores.
+//! 2. `write_several`: the same for several sessions, for the begins, ends and instants of a thread, except those whose
+//!    name is a text of more than 96 bytes. The time is read once, and the same encoder writes the packet in place for
+//!    each session. An event that is encoded once and then copied takes longer: a processor has to wait before it can
+//!    load bytes that were just written by several smaller stores.
 //! 3. [`write()`]: any number of sessions, and any event. It runs whenever the fast paths can't write the event. For
 //!    each session it first tries to write the event in place, and then writes the definitions that are missing. If the
 //!    service has not answered yet, so that the existing sessions are unknown, the event waits for the answer, or is
