@@ -61,36 +61,18 @@ macro_rules! trace_name {
 /// The function that only the macros of this crate call.
 #[doc(hidden)]
 pub mod private {
-    use std::marker::PhantomData;
-
-    use crate::backend::{Part, emit};
-    use crate::message::Kind;
-    use crate::name::Text;
-    use crate::{AtraceTag, Name, ScopedEvent};
+    use crate::{AtraceTag, Name, ScopedEvent, scoped};
 
     /// Begins a slice that is named by the path of a function, until the guard is dropped. `callsite` identifies the
     /// name; its own text is not used. `marker` is an item with the name `here` that is defined in the function's body.
     #[inline(always)]
-    pub fn begin_scoped_event_at<T>(tag: AtraceTag, callsite: &'static Name, _marker: &T) -> ScopedEvent {
-        emit(tag, (), PathName::<T>(callsite, PhantomData), || Kind::Begin, ())
-    }
-
-    /// The path of a function as a name. The type determines the text, so the function that writes the event knows the
-    /// text at compile time although it is not inlined.
-    struct PathName<T>(&'static Name, PhantomData<T>);
-
-    impl<T> Part for PathName<T> {
-        type Of = Text<'static>;
-
-        #[inline(always)]
-        fn get(self) -> Option<Text<'static>> {
-            Some(self.0.with_text(path_of::<T>()))
-        }
+    pub fn begin_scoped_event_at<T>(tag: AtraceTag, callsite: &'static Name, marker: &T) -> ScopedEvent {
+        scoped::begin_scoped_event_at(tag, callsite, || path_of(marker))
     }
 
     /// Returns the path of a function without the `here` at its end, nor the closures and `async` blocks around `here`.
-    #[inline(always)]
-    fn path_of<T>() -> &'static str {
+    #[inline]
+    fn path_of<T>(_marker: &T) -> &'static str {
         let path = std::any::type_name::<T>();
         // The compiler knows the text, so it can compute the result.
         let mut path = path.strip_suffix("::here").unwrap_or(path);
