@@ -17,7 +17,7 @@ mod trace;
 #[allow(unsafe_code, reason = "processes fork as C programs do")]
 mod cases {
     use std::collections::HashMap;
-    use std::fs::{self, File};
+    use std::fs;
     use std::os::unix::net::UnixListener;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
     use std::path::PathBuf;
@@ -29,7 +29,7 @@ mod cases {
     use atrace::*;
     use atrace_cli::service::{Keep, Report, Service};
 
-    use crate::common::{Place, case, run, until};
+    use crate::common::{Hold, Place, case, copied, run, until};
     use crate::trace::{Event, Trace, processed};
     use fastrand::Rng;
 
@@ -319,7 +319,14 @@ mod cases {
                 600..650 => self.begin_on_track(level),
                 650..700 => self.end_on_track(level),
                 700..900 => self.other(level),
-                900..930 => (0..self.random.u64(..2000)).for_each(|_| self.other(level)),
+                900..905 => {
+                    let _hold = Hold::new(&self.directory.join("trace"));
+                    let before = lost();
+                    while lost() == before {
+                        self.other(level);
+                    }
+                }
+                905..930 => (0..self.random.u64(..2000)).for_each(|_| self.other(level)),
                 930..940 => {
                     // Deep nesting, and back.
                     for _ in 0..self.random.u64(..200) {
@@ -444,7 +451,7 @@ mod cases {
     /// Runs the test case while a service with this many sessions records it.
     fn recorded(place: &Place, case: &str, seed: u64, sessions: u32) -> Report {
         let socket = place.path(&format!("socket {seed}"));
-        let file = File::create(place.path("trace")).unwrap();
+        let (file, copier) = copied(&place.path("trace"));
         // SAFETY: no preconditions.
         let user = unsafe { libc::geteuid() };
         let listener = UnixListener::bind(&socket).unwrap();
@@ -456,7 +463,9 @@ mod cases {
             .env("ATRACE_SHMEM_KB", (64 * sessions).to_string());
         command.env("SEED", seed.to_string()).env("DIRECTORY", place.path(""));
         run(&mut command);
-        service.finish()
+        let report = service.finish();
+        copier.join().unwrap();
+        report
     }
 
     fn seed() -> u64 {

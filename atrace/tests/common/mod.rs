@@ -25,12 +25,13 @@ pub mod delay;
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Read;
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::io::{Read, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use atrace::control::{Control, Properties};
@@ -157,6 +158,49 @@ pub struct Place {
     _turn: Option<Arc<File>>,
 }
 
+/// Waits for the lock that this file stands for, and takes it until the returned file is closed.
+fn locked(path: &Path) -> File {
+    let file = File::options().create(true).append(true).read(true).open(path).unwrap();
+    // SAFETY: an open descriptor.
+    assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }, 0);
+    file
+}
+
+/// Returns a pipe for a service's trace, and the thread that copies the pipe to the file `trace` until the pipe is
+/// closed. While a [`Hold`] exists, the thread does not read, so the service waits in a write and reads no shared memory.
+/// So the memory becomes full on any machine, however fast the service is.
+pub fn copied(trace: &Path) -> (File, JoinHandle<()>) {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let (mut file, lock) = (File::create(trace).unwrap(), lock_of(trace));
+    let copy = move || {
+        let mut block = [0; 4096];
+        loop {
+            let len = reader.read(&mut block).unwrap();
+            if len == 0 {
+                break;
+            }
+            let _may_go_on = locked(&lock);
+            file.write_all(&block[..len]).unwrap();
+        }
+    };
+    (OwnedFd::from(writer).into(), std::thread::spawn(copy))
+}
+
+/// Keeps the thread of [`copied`] from reading, in this process or in another, until it is dropped.
+#[derive(Debug)]
+pub struct Hold(File);
+
+impl Hold {
+    /// Holds the copy of this trace.
+    pub fn new(trace: &Path) -> Self {
+        Self(locked(&lock_of(trace)))
+    }
+}
+
+fn lock_of(trace: &Path) -> PathBuf {
+    trace.with_extension("lock")
+}
+
 /// Takes and returns the lock of Android's single property store. The lock is held until all [`Place`]s of this thread
 /// are dropped. The process of a test case uses the lock of the process that started it.
 fn turn() -> Option<Arc<File>> {
@@ -164,13 +208,7 @@ fn turn() -> Option<Arc<File>> {
     if cfg!(not(target_os = "android")) || std::env::var_os(CASE).is_some() {
         return None;
     }
-    let lock = || {
-        let path = std::env::temp_dir().join("atrace-tests.lock");
-        let file = File::options().create(true).append(true).read(true).open(path).unwrap();
-        // SAFETY: an open descriptor.
-        assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }, 0);
-        Arc::new(file)
-    };
+    let lock = || Arc::new(locked(&std::env::temp_dir().join("atrace-tests.lock")));
     TURN.with_borrow_mut(|turn| {
         let file = turn.upgrade().unwrap_or_else(lock);
         *turn = Arc::downgrade(&file);

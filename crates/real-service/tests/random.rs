@@ -11,9 +11,9 @@ mod common;
 
 mod cases {
     use std::collections::HashMap;
-    use std::fs::File;
     use std::os::unix::fs::MetadataExt as _;
     use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
     use std::time::Duration;
 
     use atrace::perfetto;
@@ -25,7 +25,7 @@ mod cases {
     use tracing::{Span, info, info_span};
     use tracing_subscriber::prelude::*;
 
-    use crate::common::{Place, case, run, until};
+    use crate::common::{Hold, Place, case, copied, run, until};
     use fastrand::Rng;
 
     fn lost() -> u64 {
@@ -55,6 +55,9 @@ mod cases {
         are_hidden: bool,
         serial: usize,
         noted: Vec<Noted>,
+        trace: PathBuf,
+        /// Keeps the memory full: nobody reads it.
+        hold: Option<Hold>,
     }
 
     impl Program {
@@ -116,6 +119,15 @@ mod cases {
             self.noted.push(Noted { open, is_in_any: !inside.is_empty() });
         }
 
+        /// Holds the service's trace, and writes events until the memory is full.
+        fn fill(&mut self, inside: &[In]) {
+            self.hold.get_or_insert_with(|| Hold::new(&self.trace));
+            let before = lost();
+            while lost() == before {
+                self.event(inside);
+            }
+        }
+
         fn step(&mut self, inside: &mut Vec<In>, may_move: bool) {
             match self.random.usize(..1000) {
                 0..100 => self.make(),
@@ -127,7 +139,8 @@ mod cases {
                     let at = self.any();
                     self.spans.swap_remove(at);
                 }
-                950..960 => (0..self.random.usize(..3000)).for_each(|_| self.event(inside)),
+                950..955 => (0..self.random.usize(..3000)).for_each(|_| self.event(inside)),
+                955..960 => self.fill(inside),
                 960..970 => {
                     // Deeper than the span stack's fixed memory.
                     for _ in 0..self.random.usize(..100) {
@@ -137,7 +150,10 @@ mod cases {
                         self.leave(inside);
                     }
                 }
-                970..990 => std::thread::sleep(Duration::from_micros(100 << self.random.usize(..8))),
+                970..990 => {
+                    self.hold = None;
+                    std::thread::sleep(Duration::from_micros(100 << self.random.usize(..8)));
+                }
                 _ if may_move => self.in_a_thread(50, false),
                 _ => {}
             }
@@ -153,6 +169,7 @@ mod cases {
                     while !inside.is_empty() {
                         self.leave(&mut inside);
                     }
+                    self.hold = None;
                     // Until there is room, and the unmatched ends are written.
                     until("there is room", || {
                         std::thread::sleep(Duration::from_millis(1));
@@ -212,8 +229,8 @@ mod cases {
             let path = |name: &str| directory.path().join(name);
             let listener = UnixListener::bind(path("socket")).unwrap();
             let user = std::fs::metadata(path("socket")).unwrap().uid();
-            let keep = Keep::File { file: File::create(path("trace")).unwrap(), max: None };
-            let service = Service::start(listener, user, keep).unwrap();
+            let (file, copier) = copied(&path("trace"));
+            let service = Service::start(listener, user, Keep::File { file, max: None }).unwrap();
             // The socket is at the default path, relative to that directory.
             std::env::set_current_dir(directory.path()).unwrap();
             perfetto::connect();
@@ -240,6 +257,8 @@ mod cases {
                 are_hidden: mode == Some(AsyncSpans::Instead),
                 serial: 0,
                 noted: Vec::new(),
+                trace: path("trace"),
+                hold: None,
             };
             for _ in 0..4 {
                 program.in_a_thread(400, true);
@@ -247,6 +266,7 @@ mod cases {
             drop(program.spans);
             let lost = lost();
             service.finish();
+            copier.join().unwrap();
             let trace = Trace::open(&path("trace"));
             println!("LOST {lost} of {} and {}", trace.events().len(), program.noted.len());
             assert!(lost > 0, "the memory was never full");
@@ -258,7 +278,8 @@ mod cases {
         };
         for seed in seeds {
             eprintln!("seed {seed}");
-            let mut command = Place::file().command(&name);
+            let place = Place::file();
+            let mut command = place.command(&name);
             command.env("SEED", seed.to_string()).env("ATRACE_SHMEM_KB", "64");
             let ran = run(command.env("PERFETTO_PRODUCER_SOCK_NAME", "socket"));
             eprintln!("{:?}", ran.said("LOST"));
