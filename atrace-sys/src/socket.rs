@@ -155,11 +155,11 @@ impl Socket {
     /// Sends all bytes, and a descriptor, if there is one, with the first byte. Returns false if the connection
     /// can't be used any more.
     ///
-    /// If the service does not read the bytes, waits for at most five seconds at a time, however often signals interrupt
-    /// the wait.
+    /// If the service reads nothing, waits for at most a minute, however often signals interrupt the wait. A service that
+    /// still stores the chunks of earlier messages reads nothing, and on a busy machine that takes many seconds.
     pub fn send(&self, mut bytes: &[u8], mut descriptor: Option<i32>) -> bool {
         const RETRY: Duration = Duration::from_millis(50);
-        const PATIENCE: u64 = if cfg!(test) { 2_000_000_000 } else { 5_000_000_000 };
+        const PATIENCE: u64 = if cfg!(test) { 2_000_000_000 } else { 60_000_000_000 };
         // The time at which the present wait is over.
         let mut until = None;
         while !bytes.is_empty() {

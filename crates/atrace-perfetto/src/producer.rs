@@ -870,8 +870,6 @@ mod tests {
         assert_eq!([first, last], [of_round(0), of_round(1)]);
     }
 
-    /// Tests long events that have a callsite and a name of their own, or other fields that a packet of several chunks
-    /// can't have. The name and the arguments are cut, and all fields are there.
     /// Tests an event for which `write_several` has found a session that was closed since.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
@@ -894,6 +892,8 @@ mod tests {
         arena.retire();
     }
 
+    /// Tests long events that have a callsite and a name of their own, or other fields that a packet of several chunks
+    /// can't have. The name and the arguments are cut, and all fields are there.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn a_long_event_has_all_of_its_fields() {
