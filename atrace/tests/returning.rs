@@ -8,7 +8,7 @@ mod common;
 mod cases {
     use std::fs;
     use std::os::unix::net::UnixListener;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::time::{Duration, Instant};
 
     use atrace::*;
@@ -18,12 +18,16 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    fn serve(socket: &Path) -> Service {
+    fn listen(socket: &Path) -> UnixListener {
         let _ = fs::remove_file(socket);
+        UnixListener::bind(socket).unwrap()
+    }
+
+    fn serve(listener: UnixListener) -> Service {
         let file = tempfile::tempfile().unwrap();
         // SAFETY: no preconditions.
         let user = unsafe { libc::geteuid() };
-        Service::start(UnixListener::bind(socket).unwrap(), user, Keep::File { file, max: None }).unwrap()
+        Service::start(listener, user, Keep::File { file, max: None }).unwrap()
     }
 
     /// Returns the connection state that a process published last.
@@ -78,7 +82,7 @@ mod cases {
         let mut producer = None;
         let mut sizes = Vec::new();
         for time in 1..=WARM_UP + times {
-            let service = serve(&socket);
+            let service = serve(listen(&socket));
             let producer = producer.get_or_insert_with(|| command.spawn().unwrap());
             until("it writes", || service.events() > 1000);
             let Report { cut_off, counts, .. } = service.finish();
@@ -122,6 +126,51 @@ mod cases {
         assert!(kib[1] - kib[0] < 4096, "{ran:?}");
     }
 
+    /// Tests events that a process loses while its connection is restored, just before it exits: the next service reads
+    /// their number.
+    #[test]
+    fn the_next_service_counts_what_was_lost_without_a_connection() {
+        let name = case!({
+            let directory = PathBuf::from(std::env::var_os("DIRECTORY").unwrap());
+            if std::env::var_os("SERVES").is_some() {
+                let service = serve(listen(&directory.join("socket")));
+                until("it has an event", || service.events() == 1);
+                fs::write(directory.join("connected"), "").unwrap();
+                std::thread::sleep(Duration::from_secs(60)); // Until it is killed.
+            }
+            atrace_instant(TAG, "recorded");
+            assert_eq!(perfetto::status().sessions(), 1);
+            until("the service has ended", || perfetto::status().sessions() == 0);
+            (0..3).for_each(|_| atrace_instant(TAG, "lost"));
+            fs::write(directory.join("lost"), "").unwrap();
+            assert_eq!(perfetto::status().lost(), 3);
+        });
+        let place = Place::file();
+        let (socket, connected, lost) = (place.path("socket"), place.path("connected"), place.path("lost"));
+        let command = |name: &str| {
+            let mut command = place.command(name);
+            command.env("DIRECTORY", place.path(""));
+            command
+        };
+        let mut first = command(&name).env("SERVES", "").spawn().unwrap();
+        until("it listens", || socket.exists());
+        let mut program = command(&name);
+        // An event and an exit wait longer for this service.
+        program.env("ATRACE_BACKEND", "perfetto").env("PERFETTO_PRODUCER_SOCK_NAME", &socket);
+        let program = program.spawn().unwrap();
+        until("it is connected", || connected.exists());
+        // The program finds an address at which nobody answers yet.
+        let next = listen(&socket);
+        first.kill().unwrap();
+        first.wait().unwrap();
+        until("it has lost events", || lost.exists());
+        let service = serve(next);
+        let ran = common::end_of(program);
+        assert!(ran.status.success(), "{ran:?}");
+        let counts = service.finish().counts;
+        assert_eq!((counts.events, counts.lost), (0, 3), "{counts:?}");
+    }
+
     /// Tests the state of the connection that the doctor and `atrace status` show.
     #[test]
     fn the_state_page_says_how_the_connection_stands() {
@@ -142,7 +191,7 @@ mod cases {
         says("No such file or directory");
         drop(UnixListener::bind(&socket).unwrap());
         says("Connection refused");
-        let service = serve(&socket);
+        let service = serve(listen(&socket));
         says("connected, 1 sessions");
         service.finish();
         says("Connection refused");
@@ -174,7 +223,7 @@ mod cases {
             times.first().is_some_and(|first| first.elapsed() > Duration::from_secs(3))
         });
         // A service that greets resets this: after it has ended, the program connects again soon.
-        let service = serve(&socket);
+        let service = serve(listen(&socket));
         until("it is connected", || connected(producer.id()));
         service.finish();
         let _ = fs::remove_file(&socket);

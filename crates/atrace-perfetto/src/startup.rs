@@ -11,10 +11,10 @@
 //! that does not wait, or whose wait times out, is lost and counted (`early.rs`). If the answer is that no session
 //! exists, the counts are reset, because no session wanted the lost events.
 //!
-//! If the process has lost events and exits before the service has answered, the exit waits for the answer for the same
-//! limited time, so that the service can read the count of lost events. If the service can't read the memory
-//! (`link/requests.rs`), an exit also waits, for at most a second, until the socket thread has sent the bytes of the
-//! chunks.
+//! If the process has lost events and exits before the service has answered, or while a lost connection is being restored,
+//! the exit waits for the answer for the same limited time, so that the service can read the count of lost events. If the
+//! service can't read the memory (`link/requests.rs`), an exit also waits, for at most a second, until the socket thread
+//! has sent the bytes of the chunks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -94,18 +94,21 @@ pub(crate) fn give_up(shared: &Shared) {
 /// Waits for the service's answer. Does not wait in a signal handler, or if the process has already waited for the
 /// maximum time.
 pub(crate) fn wait() {
-    wait_since(&BEGUN);
+    wait_until(is_answered, &BEGUN);
 }
 
 /// Waits for the service's answer, for the maximum time from this call on.
 pub(crate) fn wait_anew() {
-    wait_since(&AtomicU64::new(0));
+    wait_until(is_answered, &AtomicU64::new(0));
 }
 
-/// Waits for the service's answer, for the maximum time from the time in `begun` on, or from this call on while `begun`
-/// is 0.
-fn wait_since(begun: &AtomicU64) {
-    let is_answered = || !is_linked() || ANSWERED.load(Ordering::Acquire) == generation().number();
+fn is_answered() -> bool {
+    ANSWERED.load(Ordering::Acquire) == generation().number()
+}
+
+/// Waits until `is_answered` returns true or the process has no socket thread, for the maximum time from the time in
+/// `begun` on, or from this call on while `begun` is 0.
+fn wait_until(is_answered: impl Fn() -> bool, begun: &AtomicU64) {
     // If this is a signal handler that was not recognised as one, it may have interrupted the thread that is about to
     // connect. Then `BEGUN` stays 0, and the time since this call limits the wait.
     let entered = clock::asked();
@@ -116,7 +119,7 @@ fn wait_since(begun: &AtomicU64) {
         };
         clock::asked() < begun + PATIENCE.load(Ordering::Relaxed)
     };
-    let is_over = || is_answered() || !has_time();
+    let is_over = || !is_linked() || is_answered() || !has_time();
     // The last check makes system calls, so it comes last.
     if is_over() || process::is_in_handler() {
         return;
@@ -168,6 +171,10 @@ extern "C" fn at_exit() {
     let Some(shared) = POOL.shared() else { return };
     if shared.early.events.load(Ordering::Relaxed) != 0 {
         wait();
+        if is_answered() {
+            // Nothing has waited yet for a connection that is being restored.
+            wait_until(|| shared.presumed.load(Ordering::Acquire) == 0, &AtomicU64::new(0));
+        }
     }
     wait_for_sent(shared);
 }
