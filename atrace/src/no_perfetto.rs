@@ -242,8 +242,8 @@ impl Recording {
     }
 }
 
-/// As with the backend, where dropping a recording ends it. So a program's `drop(recording)` has an effect to the
-/// compiler in both builds.
+/// With the backend, dropping a recording ends it. This type has a drop, too, so that a program with `drop(recording)`
+/// compiles without a warning in both builds.
 impl Drop for Recording {
     fn drop(&mut self) {
         match self.0 {}

@@ -323,6 +323,7 @@ mod cases {
                     let _hold = Hold::new(&self.directory.join("trace"));
                     let before = lost();
                     while lost() == before {
+                        assert!(perfetto::status().sessions() > 0, "nothing can be lost any more");
                         self.other(level);
                     }
                 }

@@ -6,7 +6,7 @@ mod common;
 
 #[allow(unsafe_code, reason = "a process' user is asked for as C does it")]
 mod cases {
-    use std::fs;
+    use std::fs::{self, File};
     use std::os::unix::net::UnixListener;
     use std::path::{Path, PathBuf};
     use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ mod cases {
     use atrace::*;
     use atrace_cli::service::{Keep, Report, Service};
 
-    use crate::common::{self, Place, case, until};
+    use crate::common::{self, Hold, Place, case, copied, until};
 
     const TAG: AtraceTag = AtraceTag::App;
 
@@ -24,7 +24,10 @@ mod cases {
     }
 
     fn serve(listener: UnixListener) -> Service {
-        let file = tempfile::tempfile().unwrap();
+        serve_into(tempfile::tempfile().unwrap(), listener)
+    }
+
+    fn serve_into(file: File, listener: UnixListener) -> Service {
         // SAFETY: no preconditions.
         let user = unsafe { libc::geteuid() };
         Service::start(listener, user, Keep::File { file, max: None }).unwrap()
@@ -126,6 +129,38 @@ mod cases {
         assert!(kib[1] - kib[0] < 4096, "{ran:?}");
     }
 
+    /// Tests a service that reads no message for eight seconds, because it still stores the events of earlier messages.
+    #[test]
+    fn a_busy_service_keeps_its_producers() {
+        let name = case!({
+            let text = "n".repeat(500);
+            perfetto::connect();
+            until("it is connected", || perfetto::status().sessions() == 1);
+            let hold = Hold::new(&PathBuf::from(std::env::var_os("TRACE").unwrap()));
+            let (start, mut number) = (Instant::now(), 0);
+            while start.elapsed() < Duration::from_secs(8) {
+                // Each commit has about one chunk, so that the commits fill the socket's queue and not the memory.
+                (0..8).for_each(|_| atrace_instant(TAG, &text));
+                number += 8;
+                std::thread::sleep(Duration::from_millis(2));
+                assert_eq!(perfetto::status().sessions(), 1, "{}", perfetto::status());
+            }
+            drop(hold);
+            println!("EVENTS {number}");
+        });
+        let place = Place::file();
+        let (trace, socket) = (place.path("trace"), place.path("socket"));
+        let (file, copier) = copied(&trace);
+        let service = serve_into(file, listen(&socket));
+        let mut command = place.command(&name);
+        command.env("TRACE", &trace).env("ATRACE_SHMEM_KB", "32768");
+        let ran = common::run(command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket));
+        let counts = service.finish().counts;
+        copier.join().unwrap();
+        assert_eq!(counts.producers, 1, "{counts:?}");
+        assert_eq!(ran.said("EVENTS"), [(counts.events + counts.lost).to_string()], "{counts:?}");
+    }
+
     /// Tests events that a process loses while its connection is restored, just before it exits: the next service reads
     /// their number.
     #[test]
@@ -134,6 +169,7 @@ mod cases {
             let directory = PathBuf::from(std::env::var_os("DIRECTORY").unwrap());
             if std::env::var_os("SERVES").is_some() {
                 let service = serve(listen(&directory.join("socket")));
+                fs::write(directory.join("serves"), "").unwrap();
                 until("it has an event", || service.events() == 1);
                 fs::write(directory.join("connected"), "").unwrap();
                 std::thread::sleep(Duration::from_secs(60)); // Until it is killed.
@@ -153,9 +189,9 @@ mod cases {
             command
         };
         let mut first = command(&name).env("SERVES", "").spawn().unwrap();
-        until("it listens", || socket.exists());
+        until("it serves", || place.path("serves").exists());
         let mut program = command(&name);
-        // An event and an exit wait longer for this service.
+        // With this variable, the first event and an exit wait for five seconds.
         program.env("ATRACE_BACKEND", "perfetto").env("PERFETTO_PRODUCER_SOCK_NAME", &socket);
         let program = program.spawn().unwrap();
         until("it is connected", || connected.exists());

@@ -167,8 +167,9 @@ fn locked(path: &Path) -> File {
 }
 
 /// Returns a pipe for a service's trace, and the thread that copies the pipe to the file `trace` until the pipe is
-/// closed. While a [`Hold`] exists, the thread does not read, so the service waits in a write and reads no shared memory.
-/// So the memory becomes full on any machine, however fast the service is.
+/// closed. While a [`Hold`] exists, the thread takes at most one more block from the pipe. Once the pipe is full, the
+/// service waits in a write, and reads no shared memory. So the memory becomes full on any machine, however fast the
+/// service is.
 pub fn copied(trace: &Path) -> (File, JoinHandle<()>) {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let (mut file, lock) = (File::create(trace).unwrap(), lock_of(trace));
@@ -186,7 +187,7 @@ pub fn copied(trace: &Path) -> (File, JoinHandle<()>) {
     (OwnedFd::from(writer).into(), std::thread::spawn(copy))
 }
 
-/// Keeps the thread of [`copied`] from reading, in this process or in another, until it is dropped.
+/// Keeps the thread of [`copied`] from copying until this is dropped. The thread may be in another process.
 #[derive(Debug)]
 pub struct Hold(File);
 

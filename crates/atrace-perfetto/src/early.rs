@@ -82,6 +82,11 @@ impl EarlyLosses {
         self.publish();
     }
 
+    /// Returns whether lost events are not counted in shared memory yet.
+    pub(crate) fn has_untold(&self) -> bool {
+        self.untold.load(Ordering::Relaxed) != 0
+    }
+
     /// Moves the count of lost events to shared memory, if there is any.
     ///
     /// [`count`](Self::count) calls this after it has counted an event, and the socket thread calls it after it has set

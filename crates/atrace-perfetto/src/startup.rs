@@ -11,10 +11,11 @@
 //! that does not wait, or whose wait times out, is lost and counted (`early.rs`). If the answer is that no session
 //! exists, the counts are reset, because no session wanted the lost events.
 //!
-//! If the process has lost events and exits before the service has answered, or while a lost connection is being restored,
-//! the exit waits for the answer for the same limited time, so that the service can read the count of lost events. If the
-//! service can't read the memory (`link/requests.rs`), an exit also waits, for at most a second, until the socket thread
-//! has sent the bytes of the chunks.
+//! If the process has lost events and exits before the service has answered, the exit waits for the answer for the same
+//! limited time, so that the service can read the count of lost events. If it exits while a lost connection is being
+//! restored, and has lost events since, the exit waits in the same way, and 200 ms longer. If the service can't read the
+//! memory (`link/requests.rs`), an exit also waits, for at most a second, until the socket thread has sent the bytes of the
+//! chunks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,6 +32,9 @@ use crate::{category, changes};
 /// How long a process usually waits for the service's answer, in nanoseconds.
 const USUAL_NS: u64 = 100_000_000;
 const PATIENT_NS: u64 = 5_000_000_000;
+/// How long the socket thread takes until it connects again: it waits for threads in the middle of an event, and then
+/// pauses.
+const RESTORING_NS: u64 = 200_000_000;
 static PATIENCE: AtomicU64 = AtomicU64::new(USUAL_NS);
 /// The time at which the process began to connect to the service, or 0 before that.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
@@ -94,21 +98,21 @@ pub(crate) fn give_up(shared: &Shared) {
 /// Waits for the service's answer. Does not wait in a signal handler, or if the process has already waited for the
 /// maximum time.
 pub(crate) fn wait() {
-    wait_until(is_answered, &BEGUN);
+    wait_until(is_answered, &BEGUN, 0);
 }
 
 /// Waits for the service's answer, for the maximum time from this call on.
 pub(crate) fn wait_anew() {
-    wait_until(is_answered, &AtomicU64::new(0));
+    wait_until(is_answered, &AtomicU64::new(0), 0);
 }
 
 fn is_answered() -> bool {
     ANSWERED.load(Ordering::Acquire) == generation().number()
 }
 
-/// Waits until `is_answered` returns true or the process has no socket thread, for the maximum time from the time in
-/// `begun` on, or from this call on while `begun` is 0.
-fn wait_until(is_answered: impl Fn() -> bool, begun: &AtomicU64) {
+/// Waits until `is_done` returns true or the process has no socket thread. Waits for the maximum time and `more`
+/// nanoseconds, from the time in `begun` on, or from this call on while `begun` is 0. Does not wait in a signal handler.
+fn wait_until(is_done: impl Fn() -> bool, begun: &AtomicU64, more: u64) {
     // If this is a signal handler that was not recognised as one, it may have interrupted the thread that is about to
     // connect. Then `BEGUN` stays 0, and the time since this call limits the wait.
     let entered = clock::asked();
@@ -117,9 +121,9 @@ fn wait_until(is_answered: impl Fn() -> bool, begun: &AtomicU64) {
             0 => entered,
             begun => begun,
         };
-        clock::asked() < begun + PATIENCE.load(Ordering::Relaxed)
+        clock::asked() < begun + PATIENCE.load(Ordering::Relaxed) + more
     };
-    let is_over = || !is_linked() || is_answered() || !has_time();
+    let is_over = || !is_linked() || is_done() || !has_time();
     // The last check makes system calls, so it comes last.
     if is_over() || process::is_in_handler() {
         return;
@@ -171,10 +175,12 @@ extern "C" fn at_exit() {
     let Some(shared) = POOL.shared() else { return };
     if shared.early.events.load(Ordering::Relaxed) != 0 {
         wait();
-        if is_answered() {
-            // Nothing has waited yet for a connection that is being restored.
-            wait_until(|| shared.presumed.load(Ordering::Acquire) == 0, &AtomicU64::new(0));
-        }
+    }
+    // The first answer ends `wait` for good, so a lost connection that is being restored needs a wait of its own. A thread
+    // that has given up system calls can't wait.
+    let is_restored = || shared.presumed.load(Ordering::Acquire) == 0;
+    if is_answered() && shared.early.has_untold() && !is_restored() && !thread::is_confined() {
+        wait_until(is_restored, &AtomicU64::new(0), RESTORING_NS);
     }
     wait_for_sent(shared);
 }

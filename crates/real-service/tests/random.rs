@@ -124,6 +124,7 @@ mod cases {
             self.hold.get_or_insert_with(|| Hold::new(&self.trace));
             let before = lost();
             while lost() == before {
+                assert!(perfetto::status().sessions() > 0, "nothing can be lost any more");
                 self.event(inside);
             }
         }

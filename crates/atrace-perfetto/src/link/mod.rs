@@ -25,7 +25,8 @@
 //!
 //! # Failure
 //!
-//! An invalid message, a broken socket, or a silence before the greeting is over ends the connection. Then all sessions
+//! An invalid message, a broken socket, a silence before the greeting is over, or a service that reads nothing for a minute
+//! ends the connection. Then all sessions
 //! are closed, their memory is retired, and the thread connects again: at once if the next connection has other memory
 //! (`requests.rs`), otherwise after a pause.
 
@@ -59,6 +60,10 @@ const GREETING_NS: u64 = if cfg!(test) { 200_000_000 } else { 10_000_000_000 };
 /// The interval at which a thread with rights checks whether the process still has these rights, in
 /// milliseconds.
 const RIGHTS: u64 = 1000;
+
+/// How long the service may leave the socket's queue filled, in nanoseconds. A busy service first stores the chunks of the
+/// messages that it has read, which may take many seconds.
+const HANGING_NS: u64 = 60_000_000_000;
 
 /// The names of the service's methods that this client uses. The constants after this list, except [`NEEDED`] and
 /// [`METHODS_COUNT`], are its indices.
@@ -129,6 +134,8 @@ struct Link {
     /// Requests that were not sent yet. `unsent` is their size in bytes.
     outbox: [u8; REQUEST_MAX],
     unsent: usize,
+    /// The time at which the socket had no room for a commit, if it has had none since; otherwise 0.
+    full_since: u64,
     arena: Option<&'static Arena>,
     /// The descriptor that was received last and is not used yet.
     received: Option<Descriptor>,
@@ -177,6 +184,7 @@ impl Link {
             terms: Terms::default(),
             outbox: [0; REQUEST_MAX],
             unsent: 0,
+            full_since: 0,
             arena: None,
             received: None,
             sessions: const { [Session { instance: 0, buffer: 0, known: 0, phase: Phase::Free }; SERVICES] },
@@ -290,7 +298,8 @@ impl Link {
                 timeout = Some(timeout.map_or(left, |time| time.min(left)));
             }
             self.send(None)?;
-            let on_memory = self.arena.zip(timeout).filter(|_| !is_idle);
+            // The memory wakes the thread when there is something to commit.
+            let on_memory = self.arena.zip(timeout).filter(|_| !is_idle && self.full_since == 0);
             let is_told = match on_memory.is_some_and(|(arena, time)| arena.sleep(time)) {
                 true => true,
                 false => self.socket.as_ref().is_some_and(|socket| socket.wait(timeout)),
@@ -323,14 +332,31 @@ impl Link {
         }
         self.drain();
         self.register_writers()?;
-        let is_any = self.commit(None)?;
-        self.unregister_writers()?;
+        let commits = self.has_room()? || startup::is_exiting();
+        let is_any = commits && self.commit(None)?;
+        if commits {
+            self.unregister_writers()?;
+        }
         if startup::is_exiting() {
             self.send_open()?;
             self.send(None)?;
             startup::sent();
         }
         Ok(is_any)
+    }
+
+    /// Returns whether the socket has room for a commit. Otherwise, the completed chunks wait, and this thread goes on with
+    /// its other work.
+    fn has_room(&mut self) -> Result<bool, Standing> {
+        let now = clock::asked();
+        let has_room = self.socket.as_ref().is_none_or(Socket::has_room);
+        self.full_since = match self.full_since {
+            _ if has_room => 0,
+            0 => now,
+            since if now - since > HANGING_NS => return Err(Standing::ended(libc::ETIMEDOUT)),
+            since => since,
+        };
+        Ok(has_room)
     }
 }
 

@@ -133,7 +133,7 @@ impl Link {
                 session.phase = Phase::Free;
             }
         }
-        (self.socket, self.received, self.unsent) = (None, None, 0);
+        (self.socket, self.received, self.unsent, self.full_since) = (None, None, 0, 0);
         self.terms = Terms::default();
         startup::set_sends(false);
     }
