@@ -147,15 +147,21 @@ impl Socket {
         self.poll(libc::POLLIN, timeout).unwrap_or_else(|error| error != Errno(libc::EINTR))
     }
 
+    /// Waits as [`wait`](Self::wait) does, but also ends when the queue [has room](Self::has_room). Then there may be no
+    /// data.
+    pub fn wait_for_room(&self, timeout: Option<Duration>) {
+        let _ = self.poll(libc::POLLIN | libc::POLLOUT, timeout);
+    }
+
     fn poll(&self, events: libc::c_short, timeout: Option<Duration>) -> system::Result<bool> {
         let mut place = [libc::pollfd { fd: self.raw(), events, revents: 0 }];
         file::poll(&mut place, timeout).map(|ready| ready > 0)
     }
 
-    /// Returns whether three quarters of the socket's queue are free, so that a message of some kilobytes is sent without
-    /// a wait. Returns true if the connection has ended, or if the system denies the system call for this question.
+    /// Returns whether three quarters of the socket's queue are free, so that a message of up to 100 KiB is sent without a
+    /// wait. Returns true if the connection has ended, or if the system denies the system call for this question.
     pub fn has_room(&self) -> bool {
-        self.poll(libc::POLLOUT, Some(Duration::ZERO)).unwrap_or(true)
+        !self.is_own() || self.poll(libc::POLLOUT, Some(Duration::ZERO)).unwrap_or(true)
     }
 
     /// Sends all bytes, and a descriptor, if there is one, with the first byte. Returns false if the connection

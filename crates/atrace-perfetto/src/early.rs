@@ -87,6 +87,12 @@ impl EarlyLosses {
         self.untold.load(Ordering::Relaxed) != 0
     }
 
+    /// Takes back the counts from this memory, which the service has not accepted: the next memory gets them.
+    pub(crate) fn take_back(&self, arena: &Arena) {
+        set_arena(None);
+        self.untold.fetch_add(arena.take_lost(Loss::Early).into(), Ordering::SeqCst);
+    }
+
     /// Moves the count of lost events to shared memory, if there is any.
     ///
     /// [`count`](Self::count) calls this after it has counted an event, and the socket thread calls it after it has set

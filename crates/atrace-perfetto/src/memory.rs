@@ -259,6 +259,12 @@ impl Arena {
         }
     }
 
+    /// Returns a count of lost events, and sets it to 0.
+    pub(crate) fn take_lost(&self, loss: Loss) -> u32 {
+        let word = self.memory.get::<AtomicU32>(loss.word(PAGE)).filter(|_| (loss as u32) < self.pages);
+        word.map_or(0, |word| word.swap(0, Ordering::Relaxed))
+    }
+
     /// Returns the private data of a chunk, which lies behind the pages, or `None` if there is no such chunk.
     fn private(&self, index: u32) -> Option<&Private> {
         self.memory.get(self.private + index as usize * size_of::<Private>())

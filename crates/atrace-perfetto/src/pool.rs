@@ -671,6 +671,12 @@ mod tests {
         assert_eq!(memory.lost(Loss::Early), 1);
         shared.early.lose(0);
         assert_eq!((memory.lost(Loss::Early), memory.lost(Loss::Inside)), (2, 0));
+        // If the service does not accept this memory, the next one has the count.
+        shared.early.take_back(arena);
+        assert_eq!((memory.lost(Loss::Early), shared.early.has_untold()), (0, true));
+        set_arena(Some(arena));
+        shared.early.publish();
+        assert_eq!((memory.lost(Loss::Early), shared.early.has_untold()), (2, false));
         set_arena(None);
         arena.retire();
     }

@@ -13,6 +13,9 @@
 //! checks the socket at the same intervals as the chunks. Without a session it soon sleeps until the service sends a
 //! message.
 //!
+//! A busy service may not read for seconds, until it has stored the chunks of earlier messages. If the socket's queue is
+//! more than a quarter full, the completed chunks wait, and the thread sleeps on the socket until there is room.
+//!
 //! # Rules
 //!
 //! No code of the program runs on the socket thread. The socket thread may be a *bare* thread, started by an event
@@ -25,10 +28,9 @@
 //!
 //! # Failure
 //!
-//! An invalid message, a broken socket, a silence before the greeting is over, or a service that reads nothing for a minute
-//! ends the connection. Then all sessions
-//! are closed, their memory is retired, and the thread connects again: at once if the next connection has other memory
-//! (`requests.rs`), otherwise after a pause.
+//! An invalid message, a broken socket, a silence before the greeting is over, or a queue that has no room for a minute
+//! ends the connection. Then all sessions are closed, their memory is retired, and the thread connects again: at once if
+//! the next connection has other memory (`requests.rs`), otherwise after a pause.
 
 mod attempts;
 mod requests;
@@ -40,7 +42,7 @@ use std::time::Duration;
 use self::attempts::Attempts;
 pub(crate) use self::attempts::{be_persistent, is_persistent, set_serial, wait_for_first};
 use crate::clock::{self, Speed};
-use crate::memory::{Arena, Buffer};
+use crate::memory::{Arena, Buffer, Completed};
 use crate::names::Names;
 use crate::pool::{SERVICES, Shared};
 use crate::socket::{self, Socket};
@@ -61,9 +63,10 @@ const GREETING_NS: u64 = if cfg!(test) { 200_000_000 } else { 10_000_000_000 };
 /// milliseconds.
 const RIGHTS: u64 = 1000;
 
-/// How long the service may leave the socket's queue filled, in nanoseconds. A busy service first stores the chunks of the
+/// How often this thread looks for room in the socket's queue in vain until it gives up the connection. As the looks are
+/// up to [`LONGEST`] apart, this takes a minute, and longer on a busy machine. A busy service first stores the chunks of the
 /// messages that it has read, which may take many seconds.
-const HANGING_NS: u64 = 60_000_000_000;
+const LOOKS_MAX: u32 = 1200;
 
 /// The names of the service's methods that this client uses. The constants after this list, except [`NEEDED`] and
 /// [`METHODS_COUNT`], are its indices.
@@ -134,8 +137,10 @@ struct Link {
     /// Requests that were not sent yet. `unsent` is their size in bytes.
     outbox: [u8; REQUEST_MAX],
     unsent: usize,
-    /// The time at which the socket had no room for a commit, if it has had none since; otherwise 0.
-    full_since: u64,
+    /// The completed chunks for which the socket had no room.
+    rest: Option<Completed>,
+    /// How often in a row the socket had no room.
+    looks: u32,
     arena: Option<&'static Arena>,
     /// The descriptor that was received last and is not used yet.
     received: Option<Descriptor>,
@@ -184,7 +189,8 @@ impl Link {
             terms: Terms::default(),
             outbox: [0; REQUEST_MAX],
             unsent: 0,
-            full_since: 0,
+            rest: None,
+            looks: 0,
             arena: None,
             received: None,
             sessions: const { [Session { instance: 0, buffer: 0, known: 0, phase: Phase::Free }; SERVICES] },
@@ -298,11 +304,15 @@ impl Link {
                 timeout = Some(timeout.map_or(left, |time| time.min(left)));
             }
             self.send(None)?;
-            // The memory wakes the thread when there is something to commit.
-            let on_memory = self.arena.zip(timeout).filter(|_| !is_idle && self.full_since == 0);
-            let is_told = match on_memory.is_some_and(|(arena, time)| arena.sleep(time)) {
-                true => true,
-                false => self.socket.as_ref().is_some_and(|socket| socket.wait(timeout)),
+            // The memory wakes the thread when there is more to commit, and the socket when it has room for the rest.
+            let on_memory = self.arena.zip(timeout).filter(|_| !is_idle);
+            let is_told = match (&self.socket, &self.rest) {
+                (Some(socket), Some(_)) => {
+                    socket.wait_for_room(timeout);
+                    true
+                }
+                _ if on_memory.is_some_and(|(arena, time)| arena.sleep(time)) => true,
+                (socket, _) => socket.as_ref().is_some_and(|socket| socket.wait(timeout)),
             } && self.receive(inbox, &mut len, say)?;
             if is_told {
                 until = clock::asked() + GREETING_NS;
@@ -332,9 +342,8 @@ impl Link {
         }
         self.drain();
         self.register_writers()?;
-        let commits = self.has_room()? || startup::is_exiting();
-        let is_any = commits && self.commit(None)?;
-        if commits {
+        let is_any = self.commit_chunks(startup::is_exiting())?;
+        if self.rest.is_none() {
             self.unregister_writers()?;
         }
         if startup::is_exiting() {
@@ -344,20 +353,6 @@ impl Link {
         }
         Ok(is_any)
     }
-
-    /// Returns whether the socket has room for a commit. Otherwise, the completed chunks wait, and this thread goes on with
-    /// its other work.
-    fn has_room(&mut self) -> Result<bool, Standing> {
-        let now = clock::asked();
-        let has_room = self.socket.as_ref().is_none_or(Socket::has_room);
-        self.full_since = match self.full_since {
-            _ if has_room => 0,
-            0 => now,
-            since if now - since > HANGING_NS => return Err(Standing::ended(libc::ETIMEDOUT)),
-            since => since,
-        };
-        Ok(has_room)
-    }
 }
 
 #[cfg(test)]
@@ -365,6 +360,33 @@ mod tests {
     use super::*;
     use crate::producer;
     use crate::tests::is_alone;
+
+    /// Tests a service that reads nothing: completed chunks wait, and after a while the connection ends.
+    #[test]
+    #[cfg_attr(miri, ignore = "no sockets")]
+    fn a_full_socket_keeps_completed_chunks_for_a_while() {
+        static ENVIRONMENT: Environment = Environment { socket: None, memory: None };
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut &ours, &[0; 1000]).is_ok() {}
+        // SAFETY: zeroes are valid: numbers and empty `OnceRef`s.
+        #[expect(unsafe_code, reason = "the state is zero at first")]
+        let shared: &'static Shared = Box::leak(unsafe { Box::new(std::mem::zeroed()) });
+        let mut link = Link::new(shared, &ENVIRONMENT, || ());
+        link.socket = Some(Socket::new(ours.into()));
+        link.terms.methods = [Method { service: 1, method: 1 }; METHODS_COUNT];
+        let (arena, _) = Arena::make(4).unwrap();
+        link.arena = Some(arena);
+        arena.open(crate::abi::Layout::Whole, 1, 0, 0).unwrap().complete();
+        for _ in 0..LOOKS_MAX {
+            assert_eq!((link.commit_chunks(false), link.rest.is_some()), (Ok(false), true));
+        }
+        let mut read = vec![0; 1 << 20];
+        assert!(std::io::Read::read(&mut theirs, &mut read).unwrap() > 0);
+        assert_eq!((link.commit_chunks(false), link.rest.is_some(), link.looks), (Ok(true), false, 0));
+        link.arena = None;
+        arena.retire();
+    }
 
     /// Tests a service that accepts the connection and never answers. After a while its sessions count as not existing.
     #[test]

@@ -21,8 +21,8 @@ use std::ffi::{CStr, OsStr};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::{COMMANDS, COMMIT, INITIALIZE, Link, METHODS, NEEDED, REGISTER, REQUEST_MAX, SYNC};
-use crate::memory::{Arena, Completed};
+use super::{COMMANDS, COMMIT, INITIALIZE, LOOKS_MAX, Link, METHODS, NEEDED, REGISTER, REQUEST_MAX, SYNC};
+use crate::memory::Arena;
 use crate::proto::{Reader, Writer};
 use crate::socket::Socket;
 use crate::standing::Standing;
@@ -88,6 +88,7 @@ impl Link {
                 // using_shmem_provided_by_producer, use_shmem_emulation
                 let (is_ours, sends_bytes) = (is_set(1), is_set(3));
                 if !is_ours && let Some(arena) = self.arena.take() {
+                    self.shared.early.take_back(arena);
                     arena.give_back(); // SetupTracing will bring memory.
                 }
                 if sends_bytes && self.arena.is_none() {
@@ -289,34 +290,61 @@ impl Link {
         Ok(true)
     }
 
-    /// Reports the completed chunks to the service. Then, if the service has requested a flush, answers the request
-    /// with the number `flush`. Returns whether there were completed chunks.
+    /// Reports all completed chunks to the service. Then, if the service has requested a flush, answers the request with
+    /// the number `flush`.
     #[inline(never)]
-    pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<bool, Standing> {
-        let mut is_any = false;
+    pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<(), Standing> {
+        self.commit_chunks(true)?;
         // A flush is answered even if there is no memory yet.
-        if let Some(mut completed) = self.arena.map(Arena::take_handed) {
-            is_any = !completed.is_empty();
-            if self.terms.sends_bytes {
-                self.send_completed(&mut completed)?;
-            }
+        if let Some(flush) = flush {
+            self.send_open()?;
+            self.notify(COMMIT, &[(3, flush)])?;
+        }
+        Ok(())
+    }
+
+    /// Reports the completed chunks to the service. If `all` is false, stops when the socket has no room for the next
+    /// message, and continues at the next call. Returns whether a message was sent.
+    #[inline(never)]
+    pub(super) fn commit_chunks(&mut self, all: bool) -> Result<bool, Standing> {
+        let mut is_any = false;
+        // The chunks that found no room before are older than the others.
+        for is_rest in [true, false] {
+            let list = if is_rest { self.rest.take() } else { self.arena.map(Arena::take_handed) };
+            let Some(mut completed) = list else { continue };
             while !completed.is_empty() {
+                if !all && !self.has_room()? {
+                    self.rest = Some(completed);
+                    return Ok(is_any);
+                }
+                is_any = true;
+                if self.terms.sends_bytes {
+                    self.send_completed(completed.by_ref().take(1))?;
+                    continue;
+                }
                 let mut moved = [0; MOVED_MAX * MOVED_LEN];
                 let mut writer = Writer::new(&mut moved);
                 completed.by_ref().take(MOVED_MAX).for_each(|place| place.write(&mut writer));
                 self.invoke(COMMIT, false, writer.finish())?;
             }
         }
-        if let Some(flush) = flush {
-            self.send_open()?;
-            self.notify(COMMIT, &[(3, flush)])?;
-        }
         Ok(is_any)
+    }
+
+    /// Returns whether the socket has room for a message with completed chunks.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the socket has had no room in [`LOOKS_MAX`] calls in a row.
+    fn has_room(&mut self) -> Result<bool, Standing> {
+        let has_room = self.socket.as_ref().is_none_or(Socket::has_room);
+        self.looks = if has_room { 0 } else { self.looks + 1 };
+        if self.looks > LOOKS_MAX { Err(Standing::ended(libc::ETIMEDOUT)) } else { Ok(has_room) }
     }
 
     /// Sends the bytes of completed chunks to the service, which can't read the memory, and frees the chunks.
     #[inline(never)]
-    fn send_completed(&mut self, completed: &mut Completed) -> Result<(), Standing> {
+    fn send_completed(&mut self, completed: impl Iterator<Item = Moved>) -> Result<(), Standing> {
         for place in completed {
             let mut bytes = [0; abi::PAGE];
             if let Some(chunk) = self.arena.and_then(|arena| arena.take_out(&place, &mut bytes)) {
@@ -335,7 +363,7 @@ impl Link {
     pub(super) fn send_open(&mut self) -> Result<(), Standing> {
         let Some(arena) = self.arena.filter(|_| self.terms.sends_bytes) else { return Ok(()) };
         for (open, _) in arena.open_chunks() {
-            self.send_completed(&mut arena.take_handed())?;
+            self.send_completed(arena.take_handed())?;
             let mut bytes = [0; abi::PAGE];
             if let Some(chunk) = arena.copy_finished(&open, &mut bytes) {
                 self.send_chunk(open.place, chunk, true)?;

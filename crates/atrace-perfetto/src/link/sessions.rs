@@ -42,7 +42,7 @@ impl Link {
             Command::SetupTracing { page_size } if self.arena.is_none() => self.take_memory(page_size),
             Command::Start { instance, config } => self.start(instance, config),
             Command::Stop { instance } => self.stop(instance),
-            Command::Flush { request } => self.commit(Some(request)).map(|_| ()),
+            Command::Flush { request } => self.commit(Some(request)),
             Command::ClearState => {
                 for (number, _) in places(&mut self.sessions, Phase::Open) {
                     let session = &self.shared.sessions[number];
@@ -133,7 +133,8 @@ impl Link {
                 session.phase = Phase::Free;
             }
         }
-        (self.socket, self.received, self.unsent, self.full_since) = (None, None, 0, 0);
+        (self.socket, self.received, self.unsent) = (None, None, 0);
+        (self.rest, self.looks) = (None, 0);
         self.terms = Terms::default();
         startup::set_sends(false);
     }
