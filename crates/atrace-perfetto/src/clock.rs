@@ -6,8 +6,9 @@
 //! An *anchor* is a value of the counter, the time at that moment, and the counter's speed. A timestamp is the sum of
 //! the anchor's time and the product of the speed and the ticks since then. The kernel adjusts the speed of its clock
 //! but not the speed of the counter, so during a session the socket thread, or the thread of a recording, makes a new
-//! anchor about each second. If the counter is more than two seconds past the anchor, or before the anchor (for example
-//! because the thread was descheduled or the machine slept), a timestamp is read from the system's clock instead.
+//! anchor about each second, and more often at first, while the speed is known less exactly. If the counter is more than
+//! two seconds past the anchor, or before the anchor (for example because the thread was descheduled or the machine
+//! slept), a timestamp is read from the system's clock instead.
 //!
 //! # Reading an anchor
 //!
@@ -26,6 +27,8 @@ use atrace_sys::timer::{counter, has_counter};
 
 /// The maximum age of an anchor, in nanoseconds.
 const AGE_MAX_NS: u64 = 2_000_000_000;
+/// The usual time between two anchors, in nanoseconds.
+const INTERVAL_NS: u64 = 900_000_000;
 /// The shortest time over which the counter's speed is measured, in nanoseconds.
 const BASE_MIN_NS: u64 = 20_000_000;
 /// The number of fractional bits of a speed. A speed is a fixed-point number: nanoseconds per tick, times
@@ -96,6 +99,8 @@ pub struct Speed {
     /// The pair that becomes the older pair next.
     newer: (u64, u64),
     per_tick: u64,
+    /// The time over which the speed was measured, in nanoseconds.
+    measured: u64,
 }
 
 impl Speed {
@@ -119,7 +124,7 @@ impl Speed {
         if self.per_tick != 0 && speed.abs_diff(self.per_tick) > self.per_tick / 1000 {
             return self.forget(ticks, ns);
         }
-        self.per_tick = speed;
+        (self.per_tick, self.measured) = (speed, since);
         if ns - self.newer.1 > Self::BASE_NS {
             self.older = Some(self.newer);
             self.newer = (ticks, ns);
@@ -132,8 +137,19 @@ impl Speed {
         self.per_tick != 0 || !prepare()
     }
 
+    /// Returns whether the next anchor is due, `since` nanoseconds after the last one.
+    pub fn is_due(&self, since: u64) -> bool {
+        since > if prepare() { self.interval() } else { INTERVAL_NS }
+    }
+
+    /// Returns the time between two anchors: the time over which the speed was measured, if that is shorter than usual. So
+    /// an error of the speed adds no more to a timestamp than the errors of the pairs from which the speed was computed.
+    fn interval(&self) -> u64 {
+        self.measured.min(INTERVAL_NS)
+    }
+
     fn forget(&mut self, ticks: u64, ns: u64) -> u64 {
-        *self = Self { older: Some((ticks, ns)), newer: (ticks, ns), per_tick: 0 };
+        *self = Self { older: Some((ticks, ns)), newer: (ticks, ns), per_tick: 0, measured: 0 };
         0
     }
 }
@@ -222,6 +238,30 @@ mod tests {
         }
         assert!(last - known > known / 3_500);
         assert_eq!(speed.learn(19_200_000 * 60, 90_000_000_000), 0);
+    }
+
+    /// Tests that the error of a timestamp stays near that of a pair, also soon after the first anchor.
+    #[test]
+    fn the_error_of_the_speed_does_not_add_up() {
+        const ERROR: i64 = 50;
+        // Every other look finds a time that is too late, and the others find one that is too early.
+        let error = |ticks: u64| if (ticks / 4_000_000).is_multiple_of(2) { -ERROR } else { ERROR };
+        let (mut speed, mut ticks) = (Speed::default(), 1_000_000_000);
+        speed.learn(ticks, ticks.wrapping_add_signed(error(ticks)));
+        while ticks < 60_000_000_000 {
+            // A tick takes a nanosecond. The socket thread looks every 4 ms.
+            let mut since = 4_000_000;
+            while since <= speed.interval() {
+                since += 4_000_000;
+            }
+            if speed.per_tick != 0 {
+                let scaled = (u128::from(since) * u128::from(speed.per_tick)) >> SHIFT;
+                let off = error(ticks) + scaled as i64 - since as i64;
+                assert!(off.abs() <= 4 * ERROR, "{off} ns at {ticks}");
+            }
+            ticks += since;
+            speed.learn(ticks, ticks.wrapping_add_signed(error(ticks)));
+        }
     }
 
     /// Tests that a timestamp lies between two times of the system's clock that are read before and after it, or at

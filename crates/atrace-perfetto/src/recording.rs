@@ -267,7 +267,7 @@ impl Writer {
 
     fn anchor(&mut self) {
         let now = clock::asked();
-        if !self.speed.is_settled() || now.wrapping_sub(self.anchored) > 900_000_000 {
+        if self.speed.is_due(now.wrapping_sub(self.anchored)) {
             clock::anchor(&mut self.speed);
             self.anchored = now;
             POOL.look_for_ended(writer::finish);

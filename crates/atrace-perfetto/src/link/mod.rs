@@ -336,7 +336,7 @@ impl Link {
             (self.changed)();
         }
         let now = clock::asked();
-        if now.wrapping_sub(self.anchored) > 900_000_000 || self.is_measuring() {
+        if self.speed.is_due(now.wrapping_sub(self.anchored)) {
             self.anchor();
             POOL.look_for_ended(writer::finish);
         }
