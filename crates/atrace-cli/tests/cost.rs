@@ -8,13 +8,13 @@ mod here;
 mod cases {
     use std::fmt::Write as _;
     use std::fs::{self, Permissions};
-    use std::io::Write as _;
+    use std::io::{self, Write as _};
     use std::os::unix::prelude::*;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
     use std::time::Duration;
 
     use atrace::*;
-    use rustix::process::{getpgid, getppid, setpgid};
+    use rustix::process::{Pid, Signal, getpgid, getppid, kill_process, setpgid};
     use serde_json::Value;
 
     use crate::common::{Ran, case, end_of, is_root, limited, until};
@@ -391,11 +391,26 @@ mod cases {
             for is_on in [true, false, true, false] {
                 work_until(is_on);
             }
-            // The time of the process that works is lost when its parent ends, which did not wait for it.
+            // The time of the process that works is lost when its parent ends, which did not wait for it. The parent ends
+            // in a traced slice, at whose begin the time was known.
             loop {
-                let lost = "timeout 0.2 cat /dev/zero >/dev/null & sleep 0.1";
-                Command::new("sh").args(["-c", lost]).status().unwrap();
-                unit();
+                let works = "cat /dev/zero >/dev/null & echo $!; exec sleep 1000 >&-";
+                let mut parent =
+                    Command::new("sh").args(["-c", works]).stdout(Stdio::piped()).spawn().unwrap();
+                let said = io::read_to_string(parent.stdout.take().unwrap()).unwrap();
+                let works = Pid::from_raw(said.trim().parse().unwrap()).unwrap();
+                let units_while = |is_on| {
+                    while atrace_is_tag_enabled(TAG) == is_on {
+                        unit();
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                };
+                units_while(false);
+                std::thread::sleep(Duration::from_millis(120)); // Until the slice has begun.
+                parent.kill().unwrap();
+                parent.wait().unwrap();
+                kill_process(works, Signal::KILL).unwrap();
+                units_while(true);
             }
         });
         let here = Here::new();
