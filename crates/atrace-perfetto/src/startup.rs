@@ -98,12 +98,12 @@ pub(crate) fn give_up(shared: &Shared) {
 /// Waits for the service's answer. Does not wait in a signal handler, or if the process has already waited for the
 /// maximum time.
 pub(crate) fn wait() {
-    wait_until(is_answered, &BEGUN, 0);
+    wait_until(&is_answered, &BEGUN, 0);
 }
 
 /// Waits for the service's answer, for the maximum time from this call on.
 pub(crate) fn wait_anew() {
-    wait_until(is_answered, &AtomicU64::new(0), 0);
+    wait_until(&is_answered, &AtomicU64::new(0), 0);
 }
 
 fn is_answered() -> bool {
@@ -112,7 +112,8 @@ fn is_answered() -> bool {
 
 /// Waits until `is_done` returns true or the process has no socket thread. Waits for the maximum time and `more`
 /// nanoseconds, from the time in `begun` on, or from this call on while `begun` is 0. Does not wait in a signal handler.
-fn wait_until(is_done: impl Fn() -> bool, begun: &AtomicU64, more: u64) {
+#[inline(never)]
+fn wait_until(is_done: &dyn Fn() -> bool, begun: &AtomicU64, more: u64) {
     // If this is a signal handler that was not recognised as one, it may have interrupted the thread that is about to
     // connect. Then `BEGUN` stays 0, and the time since this call limits the wait.
     let entered = clock::asked();
@@ -180,7 +181,7 @@ extern "C" fn at_exit() {
     // that has given up system calls can't wait.
     let is_restored = || shared.presumed.load(Ordering::Acquire) == 0;
     if is_answered() && shared.early.has_untold() && !is_restored() && !thread::is_confined() {
-        wait_until(is_restored, &AtomicU64::new(0), RESTORING_NS);
+        wait_until(&is_restored, &AtomicU64::new(0), RESTORING_NS);
     }
     wait_for_sent(shared);
 }

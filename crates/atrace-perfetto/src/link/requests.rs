@@ -22,7 +22,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::{COMMANDS, COMMIT, INITIALIZE, LOOKS_MAX, Link, METHODS, NEEDED, REGISTER, REQUEST_MAX, SYNC};
-use crate::memory::Arena;
+use crate::memory::{Arena, Completed};
 use crate::proto::{Reader, Writer};
 use crate::socket::Socket;
 use crate::standing::Standing;
@@ -305,28 +305,37 @@ impl Link {
 
     /// Reports the completed chunks to the service. If `all` is false, stops when the socket has no room for the next
     /// message, and continues at the next call. Returns whether a message was sent.
-    #[inline(never)]
     pub(super) fn commit_chunks(&mut self, all: bool) -> Result<bool, Standing> {
         let mut is_any = false;
         // The chunks that found no room before are older than the others.
-        for is_rest in [true, false] {
-            let list = if is_rest { self.rest.take() } else { self.arena.map(Arena::take_handed) };
-            let Some(mut completed) = list else { continue };
-            while !completed.is_empty() {
-                if !all && !self.has_room()? {
-                    self.rest = Some(completed);
-                    return Ok(is_any);
-                }
-                is_any = true;
-                if self.terms.sends_bytes {
-                    self.send_completed(completed.by_ref().take(1))?;
-                    continue;
-                }
-                let mut moved = [0; MOVED_MAX * MOVED_LEN];
-                let mut writer = Writer::new(&mut moved);
-                completed.by_ref().take(MOVED_MAX).for_each(|place| place.write(&mut writer));
-                self.invoke(COMMIT, false, writer.finish())?;
+        if let Some(rest) = self.rest.take() {
+            is_any = self.commit_list(rest, all)?;
+        }
+        if self.rest.is_none()
+            && let Some(arena) = self.arena
+        {
+            is_any |= self.commit_list(arena.take_handed(), all)?;
+        }
+        Ok(is_any)
+    }
+
+    #[inline(never)]
+    fn commit_list(&mut self, mut completed: Completed, all: bool) -> Result<bool, Standing> {
+        let mut is_any = false;
+        while !completed.is_empty() {
+            if !all && !self.has_room()? {
+                self.rest = Some(completed);
+                break;
             }
+            is_any = true;
+            if self.terms.sends_bytes {
+                completed.next().map_or(Ok(()), |place| self.send_completed(place))?;
+                continue;
+            }
+            let mut moved = [0; MOVED_MAX * MOVED_LEN];
+            let mut writer = Writer::new(&mut moved);
+            completed.by_ref().take(MOVED_MAX).for_each(|place| place.write(&mut writer));
+            self.invoke(COMMIT, false, writer.finish())?;
         }
         Ok(is_any)
     }
@@ -342,16 +351,14 @@ impl Link {
         if self.looks > LOOKS_MAX { Err(Standing::ended(libc::ETIMEDOUT)) } else { Ok(has_room) }
     }
 
-    /// Sends the bytes of completed chunks to the service, which can't read the memory, and frees the chunks.
+    /// Sends the bytes of a completed chunk to the service, which can't read the memory, and frees the chunk.
     #[inline(never)]
-    fn send_completed(&mut self, completed: impl Iterator<Item = Moved>) -> Result<(), Standing> {
-        for place in completed {
-            let mut bytes = [0; abi::PAGE];
-            if let Some(chunk) = self.arena.and_then(|arena| arena.take_out(&place, &mut bytes)) {
-                self.send_chunk(place, chunk, false)?;
-            }
+    fn send_completed(&mut self, place: Moved) -> Result<(), Standing> {
+        let mut bytes = [0; abi::PAGE];
+        match self.arena.and_then(|arena| arena.take_out(&place, &mut bytes)) {
+            Some(chunk) => self.send_chunk(place, chunk, false),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Sends the finished packets of the chunks that threads are still writing, if the service can't read the
@@ -363,7 +370,7 @@ impl Link {
     pub(super) fn send_open(&mut self) -> Result<(), Standing> {
         let Some(arena) = self.arena.filter(|_| self.terms.sends_bytes) else { return Ok(()) };
         for (open, _) in arena.open_chunks() {
-            self.send_completed(arena.take_handed())?;
+            arena.take_handed().try_for_each(|place| self.send_completed(place))?;
             let mut bytes = [0; abi::PAGE];
             if let Some(chunk) = arena.copy_finished(&open, &mut bytes) {
                 self.send_chunk(open.place, chunk, true)?;
