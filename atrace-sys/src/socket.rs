@@ -425,8 +425,13 @@ mod tests {
         assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()) }, 0);
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
+        let start = std::time::Instant::now();
         let sender = std::thread::spawn(move || Socket::new(ours.into()).send(&vec![0; SIZE], None));
         for number in 1..=300 {
+            // The sender waits for five seconds. On a busy machine, this many signals take longer.
+            if start.elapsed() > Duration::from_secs(3) {
+                break;
+            }
             // SAFETY: the thread was not joined yet.
             unsafe { libc::pthread_kill(sender.as_pthread_t(), libc::SIGUSR2) };
             while SIGNALS.load(Ordering::Relaxed) < number && !sender.is_finished() {
@@ -484,6 +489,7 @@ mod tests {
             waiting.push(other);
         };
         assert_eq!(full, Errno(libc::EAGAIN));
+        let start = std::time::Instant::now();
         std::thread::scope(|scope| {
             let connected = scope.spawn(|| Socket::connect(OsStr::new(&name), Trust::Any).map(drop));
             std::thread::sleep(Duration::from_millis(20));
@@ -492,7 +498,10 @@ mod tests {
                 || unsafe { libc::accept(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut()) };
             let accepted: Vec<_> = waiting.iter().map(|_| Descriptor::new(accept() as isize)).collect();
             assert!(accepted.iter().all(|accepted| accepted.as_raw_fd() >= 0));
-            assert_eq!(connected.join().unwrap(), Ok(()));
+            // It waits for a second, in which a busy machine may not come to accept.
+            let is_late = start.elapsed() >= Duration::from_secs(1);
+            let connected = connected.join().unwrap();
+            assert!(connected == Ok(()) || is_late, "{connected:?}");
         });
     }
 }

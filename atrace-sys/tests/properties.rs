@@ -114,14 +114,14 @@ fn helper() {
             let (serial, _) = property.read().unwrap();
             println!("READY:");
             let changed =
-                own().wait(Wait::Property(property), serial, Some(Duration::from_secs(60))).unwrap();
+                own().wait(Wait::Property(property), serial, Some(Duration::from_secs(600))).unwrap();
             assert_eq!(changed, Some(property.serial()));
             println!("WOKEN:{}", text(own(), key).unwrap());
         }
         ["wait-any", key] => {
             let serial = own().area_serial();
             println!("READY:");
-            own().wait(Wait::Any, serial, Some(Duration::from_secs(60))).unwrap().expect("no time-out");
+            own().wait(Wait::Any, serial, Some(Duration::from_secs(600))).unwrap().expect("no time-out");
             println!("WOKEN:{}", text(own(), key).unwrap());
         }
         ["write-forever"] => {
@@ -329,7 +329,7 @@ fn waiting_ends_with_a_change_in_another_process() {
     // And the other way round: another process sets.
     let before = properties.area_serial();
     let child = start("set new value", Some(&place.path())).spawn().unwrap();
-    assert!(properties.wait(Wait::Any, before, Some(Duration::from_secs(60))).unwrap().is_some());
+    assert!(properties.wait(Wait::Any, before, Some(Duration::from_secs(600))).unwrap().is_some());
     finish(child);
     assert_eq!(text(&properties, "new").as_deref(), Some("value"));
 }

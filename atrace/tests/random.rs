@@ -461,7 +461,8 @@ mod cases {
         let mut command = place.command(case);
         command
             .env("PERFETTO_PRODUCER_SOCK_NAME", &socket)
-            .env("ATRACE_SHMEM_KB", (64 * sessions).to_string());
+            .env("ATRACE_SHMEM_KB", (64 * sessions).to_string())
+            .env("SESSIONS", sessions.to_string());
         command.env("SEED", seed.to_string()).env("DIRECTORY", place.path(""));
         run(&mut command);
         let report = service.finish();
@@ -617,12 +618,13 @@ mod cases {
     fn program() {
         perfetto::connect();
         // On a busy machine, tags may be enabled before the service has reported its sessions.
-        until("its session is open", || perfetto::status().sessions() > 0);
+        let sessions = std::env::var("SESSIONS").unwrap().parse().unwrap();
+        until("its sessions are open", || u64::from(perfetto::status().sessions()) == sessions);
         let directory = PathBuf::from(std::env::var_os("DIRECTORY").unwrap());
         let mut program = Program {
             random: Rng::with_seed(seed()),
             directory: directory.clone(),
-            sessions: perfetto::status().sessions().into(),
+            sessions,
             service: Expected::default(),
             recording: None,
             recordings: 0,

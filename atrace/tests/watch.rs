@@ -130,9 +130,10 @@ fn a_thread_that_starts_late_takes_no_wake_up() {
         };
         let place = tempfile::tempdir().unwrap();
         for start in KINDS {
+            let alone = threads();
             // A recording makes sessions possible, so that watches have threads.
             drop(perfetto::record_to(place.path().join("trace")).unwrap());
-            let alone = threads();
+            until("the recording's thread is gone", || threads() == alone);
             if set(10) != 0 {
                 println!("skipped: only root may have such priorities");
                 return;

@@ -596,16 +596,19 @@ mod tests {
             });
             STEPS.wait();
             let (sender, switched) = std::sync::mpsc::channel();
-            std::thread::spawn(move || {
+            let start = std::time::Instant::now();
+            let switching = std::thread::spawn(move || {
                 ORDINARY.switched(is_watching);
                 sender.send(()).unwrap();
             });
+            let told = switched.recv_timeout(LONGEST_WAIT / 5);
+            // A busy machine may look only after the longest wait.
             assert!(
-                switched.recv_timeout(LONGEST_WAIT / 5).is_err(),
+                told.is_err() || start.elapsed() >= LONGEST_WAIT,
                 "the switch took effect before the rebuild (on the thread of the watch: {is_watching})"
             );
             STEPS.wait();
-            switched.recv().unwrap();
+            switching.join().unwrap();
             rebuilding.join().unwrap();
         }
         ORDINARY.remove_follower();

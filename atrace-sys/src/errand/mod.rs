@@ -305,8 +305,15 @@ mod tests {
     use super::child::PIPE;
     use super::*;
 
-    fn ask(work: impl FnOnce() -> Vec<u8>) -> Result<Vec<u8>, Failure> {
-        Errand::start(User::present(), PATIENCE, work)?.answer()
+    fn ask(work: impl Fn() -> Vec<u8>) -> Result<Vec<u8>, Failure> {
+        ask_as(User::present(), work)
+    }
+
+    /// Runs an errand. On a busy machine a child may not run in time, so it is tried again.
+    fn ask_as(user: User, work: impl Fn() -> Vec<u8>) -> Result<Vec<u8>, Failure> {
+        let is_in_time = |answer: &Result<_, _>| !matches!(answer, Err(Failure::Late));
+        let mut tries = (0..20).map(|_| Errand::start(user, PATIENCE, &work)?.answer());
+        tries.find(is_in_time).unwrap_or(Err(Failure::Late))
     }
 
     #[test]
@@ -317,11 +324,13 @@ mod tests {
         assert!(matches!(ask(|| vec![0; ANSWER_MAX + 1]), Err(Failure::Ended(0))));
         assert!(matches!(ask(|| panic!("in the child")), Err(Failure::Ended(0))));
         // SAFETY: raises the signal that is tested.
-        let killed = ask(|| unsafe {
+        let raises = || unsafe {
             libc::raise(libc::SIGBUS);
             Vec::new()
-        });
-        assert!(matches!(killed, Err(Failure::Ended(libc::SIGBUS))), "{killed:?}");
+        };
+        // A child whose pipe is closed is killed if it ends late, as it may on a busy machine.
+        let killed = (0..20).map(|_| ask(raises)).find(|answer| !matches!(answer, Err(Failure::Ended(0))));
+        assert!(matches!(killed, Some(Err(Failure::Ended(libc::SIGBUS)))), "{killed:?}");
         // Half an answer is no answer.
         let half = ask(|| {
             // SAFETY: writes to the pipe of this child.
@@ -344,8 +353,14 @@ mod tests {
         .unwrap();
         pid.store(errand.pid, std::sync::atomic::Ordering::Relaxed);
         assert!(matches!(errand.answer(), Err(Failure::Late)));
+        // It was killed. On a busy machine it may end later than it is waited for.
+        let (pid, start) = (pid.into_inner(), Instant::now());
+        // SAFETY: asks for no status.
+        while unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) } == 0 {
+            assert!(start.elapsed() < Duration::from_secs(600), "it lives");
+        }
         // SAFETY: signal 0 only checks whether the process exists.
-        assert_eq!(unsafe { libc::kill(pid.into_inner(), 0) }, -1);
+        assert_eq!(unsafe { libc::kill(pid, 0) }, -1);
         // Nor is a child that closes its pipe and keeps running.
         let stays = ask(|| {
             // SAFETY: closes the pipe of this child.
@@ -368,8 +383,15 @@ mod tests {
                 b"here".to_vec()
             })
         };
-        let errands = [true, false, true, false].map(|is_slow| start(is_slow).unwrap());
-        let answers = answers(errands.into());
+        let mut tries = (0..20).map(|_| {
+            let errands = [true, false, true, false].map(|is_slow| start(is_slow).unwrap());
+            answers(errands.into())
+        });
+        // On a busy machine, a quick child may not run in time.
+        let are_in_time = |answers: &Vec<(Result<_, _>, Duration)>| {
+            !answers.iter().skip(1).step_by(2).any(|(answer, _)| matches!(answer, Err(Failure::Late)))
+        };
+        let answers = tries.find(are_in_time).expect("the quick ones answer");
         for (index, (answer, time)) in answers.iter().enumerate() {
             let is_slow = index % 2 == 0;
             assert_eq!(matches!(answer, Ok(answer) if answer == b"here"), !is_slow, "{index}: {answer:?}");
@@ -415,7 +437,7 @@ mod tests {
             found += &format!("dumpable {dumpable}\nsession {session}\n");
             found.into_bytes()
         };
-        let said = String::from_utf8(Errand::start(user, PATIENCE, look).unwrap().answer().unwrap()).unwrap();
+        let said = String::from_utf8(ask_as(user, look).unwrap()).unwrap();
         let ids = |name: &str, id: u32| format!("\n{name}:\t{id}\t{id}\t{id}\t{id}\n");
         assert!(said.contains(&ids("Uid", user.uid)) && said.contains(&ids("Gid", user.gid)), "{said}");
         for line in ["NoNewPrivs:\t1\n", "variables 0\n", "dumpable 0\n", "session true\n"] {

@@ -365,6 +365,13 @@ mod tests {
                 _ if tid == gettid().as_raw_nonzero().get() => "sampler",
                 _ => "other",
             };
+            let sleeps = |tid: &AtomicI32| {
+                let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", tid.load(Relaxed)));
+                stat.unwrap().contains(") S ")
+            };
+            while ![&IDLE, &TIMED].into_iter().all(sleeps) {
+                std::thread::yield_now();
+            }
             let sampler = Sampler::start(Duration::from_millis(1), role).unwrap();
             while LOOKS.load(Relaxed) < 20 {
                 std::thread::sleep(Duration::from_millis(1));
@@ -379,7 +386,6 @@ mod tests {
         });
         assert!(samples.looks >= 20, "{samples:?}");
         assert_eq!(samples.part_of_role("busy", ThreadState::Running), 1.0, "{samples:?}");
-        // At the first look, the thread may not sleep yet.
         assert!(samples.part_of_role("idle", ThreadState::Waiting) > 0.5, "{samples:?}");
         assert!(samples.part_of_role("timed", ThreadState::TimedWaiting) > 0.5, "{samples:?}");
         // Both threads wait for a futex. A running thread has no kernel function.

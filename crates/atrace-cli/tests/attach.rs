@@ -472,7 +472,20 @@ mod cases {
             }
             let running = Running::start(&place, program);
             let pid = running.0.as_ref().unwrap().id();
-            let text = said(&format!("{}", place.0.path("program").display()));
+            let recording =
+                Recording::start(&mut place.record(&place.0.path("program").display().to_string()));
+            if expected.contains("is connected") {
+                let status = || {
+                    let mut command = place.0.atrace(&name);
+                    common::end_of(command.arg("status").spawn().unwrap()).stdout
+                };
+                let is_connected =
+                    |line: &str| line.contains(&format!("{pid} (")) && line.contains(": connected");
+                until("it is connected", || status().lines().any(is_connected));
+            } else {
+                std::thread::sleep(Duration::from_millis(300));
+            }
+            let text = recording.stop().stderr;
             assert!(text.contains(expected) && text.contains(&format!("{pid} (")), "{variable}: {text}");
             assert!(!text.contains("nobody connected"), "{text}");
             fs::remove_file(place.path("is there")).unwrap();

@@ -31,7 +31,7 @@ mod cases {
     use atrace_perfetto::wire::{self, Moved};
 
     use crate::common::{self, Ran, case, until};
-    use crate::here::{Here, USER, signal};
+    use crate::here::{Here, OVER, USER, ended_when_told, signal};
     use crate::peer::{COMPLETE, Memory, PAGE, Producer, SEALS, memory, method};
     use crate::trace::Trace;
 
@@ -649,14 +649,13 @@ mod cases {
                     break;
                 }
             }
-            // Gives the command time to notice.
-            std::thread::sleep(Duration::from_secs(2));
+            until("the command has said that the recording is over", || Path::new("said").exists());
             println!("ENDED {}", 1);
         });
         let place = Place::new();
         let mut command = place.run(&name, &[]);
-        let ran =
-            common::end_of(common::limited(&mut command, libc::RLIMIT_FSIZE, LIMIT, LIMIT).spawn().unwrap());
+        let limited = common::limited(&mut command, libc::RLIMIT_FSIZE, LIMIT, LIMIT);
+        let ran = ended_when_told(limited, OVER, &place.path("said"));
         assert_eq!(ran.said("ENDED"), ["1"], "{ran:?}");
         for text in ["no more is recorded; the program goes on", "File too large", "out ends too early"] {
             assert!(ran.stderr.contains(text), "{text}: {ran:?}");

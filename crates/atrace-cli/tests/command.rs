@@ -771,7 +771,8 @@ mod cases {
     fn traces_on() {
         let start = Instant::now();
         let mut number = 0;
-        while start.elapsed() < Duration::from_secs(100) {
+        // Until the process is killed, or its test was.
+        while start.elapsed() < Duration::from_secs(1000) {
             atrace_int(TAG, "ticks", number);
             number += 1;
             std::thread::sleep(Duration::from_millis(1));
@@ -818,10 +819,10 @@ mod cases {
             return;
         }
         let here = Here::new();
+        let _alone = TOP.write().unwrap_or_else(PoisonError::into_inner);
         let mut running = Running::start(&here, &name, "recorded-program");
         let pid = running.child.id();
         let control = Control::from(Properties::open_path(&here.path("properties")).unwrap());
-        let _alone = TOP.write().unwrap_or_else(PoisonError::into_inner);
         let before = top();
         let record = |options: &[&str]| {
             let mut command = here.atrace(&name);
@@ -829,8 +830,7 @@ mod cases {
             command.env("ATRACE_PROPERTIES", here.path("properties"));
             command
         };
-        for options in
-            [&["-t", "1h"][..], &["-t", "1h", "-c", "sched", "--top", "--discard"], &["-t", "1500ms"]]
+        for options in [&["-t", "1h"][..], &["-t", "1h", "-c", "sched", "--top", "--discard"], &["-t", "4s"]]
         {
             let child = record(options).spawn().unwrap();
             let ran = if options.contains(&"1h") {

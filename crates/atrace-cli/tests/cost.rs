@@ -84,8 +84,9 @@ mod cases {
             atrace_instant(TAG, "worked");
         });
         let here = Here::new();
-        let ran = ended(of_case(&mut cost(&here, &name, &["--time", "30s", "--json"]), &here, &name));
-        let all = json(&ran);
+        let all = json(&with_enough_time(2, |time| {
+            ended(of_case(&mut cost(&here, &name, &["--time", time, "--json"]), &here, &name))
+        }));
         let used = &all["processor_time"];
         let [low, high] = difference(used);
         assert_eq!(used["verdict"], "differs", "{all}");
@@ -104,9 +105,9 @@ mod cases {
     fn two_commands_are_compared_in_words_and_as_a_table() {
         let here = Here::new();
         let count = |to: u32| format!("i=0; while [ $i -lt {to} ]; do i=$((i+1)); done");
-        let mut command = here.atrace("");
-        command.args(["cost", "--time", "10s", "--off", &count(5_000), "--on", &count(50_000)]);
-        let ran = ended(&mut command);
+        let ran = with_enough_time(1, |time| {
+            ended(&mut cost(&here, "", &["--time", time, "--off", &count(5_000), "--on", &count(50_000)]))
+        });
         assert!(ran.status.success(), "{ran:?}");
         for part in [
             "the second command costs ",
@@ -129,10 +130,16 @@ mod cases {
         (ran.stderr, ran.status.code().unwrap())
     }
 
-    /// Measures a service, and returns the result. On a busy machine the slices are longer, and need more time.
-    fn with_enough_time(mut measure: impl FnMut(&str) -> Ran) -> Value {
-        let mut all = ["15s", "60s", "300s"].into_iter().map(&mut measure);
-        json(&all.find(|ran| !ran.stderr.contains("give it --time")).expect("enough time"))
+    /// Measures for `times` 15 seconds. On a busy machine the slices and runs are longer, and need more time for the nine
+    /// pairs without which there is no interval.
+    fn with_enough_time(times: u32, mut measure: impl FnMut(&str) -> Ran) -> Ran {
+        let mut all = [1, 4, 20].into_iter().map(|more| measure(&format!("{}s", 15 * times * more)));
+        let is_short = |ran: &Ran| {
+            let has_few = ran.status.success()
+                && serde_json::from_str(&ran.stdout).is_ok_and(|all: Value| all["pairs"].as_u64() < Some(9));
+            has_few || ran.stdout.contains("too few pairs") || ran.stderr.contains("give it --time")
+        };
+        all.find(|ran| !is_short(ran)).expect("enough time")
     }
 
     #[test]
@@ -306,7 +313,10 @@ mod cases {
     fn much_output_and_a_process_that_stays_do_not_matter() {
         let here = Here::new();
         let much = "head -c 20000000 /dev/zero; sleep 3 &";
-        let ran = ended(&mut cost(&here, "", &["--time", "2s", "--json", "--off", much, "--on", much]));
+        let ran = ended_in_time(|seconds| {
+            let time = format!("{}s", 2 * seconds);
+            cost(&here, "", &["--time", &time, "--json", "--off", much, "--on", much])
+        });
         assert_eq!(
             json(&ran)["notes"]
                 .as_array()
@@ -330,10 +340,10 @@ mod cases {
             }
         });
         let here = Here::new();
-        let all = with_enough_time(|time| {
+        let all = json(&with_enough_time(1, |time| {
             let options = ["--time", time, "--json", "--switch", "--slice", "250ms", "--unit", "lines"];
             ended(of_case(&mut cost(&here, &name, &options), &here, &name))
-        });
+        }));
         let each = &all["processor_time_per_unit"];
         let [low, high] = difference(each);
         assert_eq!(each["verdict"], "differs", "{all}");
@@ -366,7 +376,7 @@ mod cases {
             command.args([&name, "--exact", "--nocapture", "--test-threads=1"]);
             command
         };
-        let all = with_enough_time(|time| ended(&mut command(time)));
+        let all = json(&with_enough_time(1, |time| ended(&mut command(time))));
         assert!(all["processor_time_per_unit"]["on_ns"].as_f64() > Some(0.0), "{all}");
         assert!(all["notes"].to_string().contains("ignores SIGCHLD"), "{all}");
         let ran = ended(command("60s").env("FORKS", "1"));
@@ -414,10 +424,10 @@ mod cases {
             }
         });
         let here = Here::new();
-        let all = with_enough_time(|time| {
+        let all = json(&with_enough_time(1, |time| {
             let options = ["--slice", "200ms", "--json", "--switch", "--unit", "lines", "--time", time];
             ended(of_case(&mut cost(&here, &name, &options), &here, &name))
-        });
+        }));
         assert!(all["notes"].to_string().contains("some pairs are not counted"), "{all}");
     }
 
@@ -474,10 +484,10 @@ mod cases {
         // A program that becomes root, as under `sudo`.
         fs::copy("/usr/bin/setpriv", here.path("sudo")).unwrap();
         fs::set_permissions(here.path("sudo"), Permissions::from_mode(0o4755)).unwrap();
-        let root = "exec ./sudo --reuid 0 --clear-groups sh -c 'echo $$ >pid; exec sleep 20 2>&1'";
+        let root = "exec ./sudo --reuid 0 --clear-groups sh -c 'echo $$ >pid; exec sleep 200 2>&1'";
         // A server under `sudo` whose worker runs as the caller.
         let server = "exec ./sudo --reuid 0 --clear-groups sh -c \
-                      'echo $$ >pid; setpriv --reuid 48153 --clear-groups sleep 20 & exec sleep 20 2>&1'";
+                      'echo $$ >pid; setpriv --reuid 48153 --clear-groups sleep 200 & exec sleep 200 2>&1'";
         let service = |program| ["--switch", "--unit", "lines", "--", "sh", "-c", program];
         for options in [
             &["--off", root, "--on", "true"][..],
@@ -485,8 +495,13 @@ mod cases {
             &service(root),
             &service(server),
         ] {
-            let mut command = cost(&here, "", &[&["--time", "400ms"], options].concat());
-            let ran = ended(command.uid(USER).gid(USER));
+            let _ = fs::remove_file(here.path("pid"));
+            // On a busy machine, the program may not have become root yet.
+            let mut all = ["400ms", "5s", "60s"].into_iter().map(|time| {
+                let mut command = cost(&here, "", &[&["--time", time], options].concat());
+                ended(command.uid(USER).gid(USER))
+            });
+            let ran = all.find(|_| here.path("pid").exists()).expect("the program runs");
             let pid = fs::read_to_string(here.path("pid")).unwrap();
             let is_alive = fs::read(format!("/proc/{}/cmdline", pid.trim())).is_ok_and(|it| !it.is_empty());
             let named = format!("process {}, can't be ended: Operation not permitted", pid.trim());
@@ -542,8 +557,9 @@ mod cases {
     fn processes_that_a_run_leaves_are_killed_and_told_of_once() {
         let here = Here::new();
         let leaves = "sleep 48153 & echo $! >>pids";
-        let all =
-            json(&ended(&mut cost(&here, "", &["--time", "1s", "--json", "--off", leaves, "--on", leaves])));
+        let all = json(&ended_in_time(|seconds| {
+            cost(&here, "", &["--time", &format!("{seconds}s"), "--json", "--off", leaves, "--on", leaves])
+        }));
         let notes = all["notes"].as_array().unwrap().iter();
         let told = notes.filter(|note| note.as_str().unwrap().contains("in the background")).count();
         assert_eq!(told, 1, "{all}");

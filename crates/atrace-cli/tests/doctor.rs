@@ -18,7 +18,7 @@ mod cases {
     use std::process::{Child, Command, Stdio};
 
     use atrace::*;
-    use atrace_cli::doctor::{Level, Report, Topic, examine, examine_program};
+    use atrace_cli::doctor::{self, Level, Report, Topic, examine_program};
 
     use crate::common::{self, Place, case, descriptor_of, is_root, until};
     use crate::standins;
@@ -107,6 +107,12 @@ mod cases {
         assert!(found.text.contains(text), "{text:?} is not said:\n{report}");
         assert!(found.mend.as_ref().is_some_and(|mend| !mend.is_empty()), "{report}");
         assert!(!report.arrives(), "{report}");
+    }
+
+    /// Examines a process. On a busy machine its facts may be late, and it is examined again.
+    fn examine(pid: u32) -> Report {
+        let mut all = (0..20).map(|_| doctor::examine(pid));
+        all.find(|report| !report.to_string().contains("no answer in time")).expect("an answer in time")
     }
 
     fn is_healthy(report: &Report) {
@@ -334,12 +340,12 @@ mod cases {
         let waiting = Waiting::start(&mut place.command(&name), "watched");
         is_healthy(&examine(waiting.pid()));
         drop(place.control().enable("another").unwrap());
-        let report = examine(waiting.pid());
-        is_healthy(&report);
-        assert!(
-            report.findings().iter().any(|it| it.topic == Topic::Serial && it.level == Level::Good),
-            "{report}"
-        );
+        // The thread that watches may be late.
+        until("its filter has followed", || {
+            let report = examine(waiting.pid());
+            report.findings().iter().any(|it| it.topic == Topic::Serial && it.level == Level::Good)
+        });
+        is_healthy(&examine(waiting.pid()));
 
         let waiting = Waiting::start(&mut place.command(&name), "forked");
         is_healthy(&examine(waiting.pid()));

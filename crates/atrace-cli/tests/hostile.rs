@@ -177,7 +177,8 @@ mod cases {
             for _ in 0..5 {
                 let mut ran = common::end_of(command.spawn().unwrap());
                 let is_late = |line: &str| {
-                    line.contains("no answer in time") && line.contains(&format!("user {ALICE}"))
+                    line.contains("took too long")
+                        || line.contains("no answer in time") && line.contains(&format!("user {ALICE}"))
                 };
                 let is_again = ran.stderr.lines().chain(ran.stdout.lines()).any(is_late);
                 ran.stderr.insert_str(0, &before);

@@ -80,7 +80,7 @@ fn fault(report: &Report) -> Fault {
 fn until(mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {
-        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain");
+        assert!(start.elapsed() < Duration::from_secs(600), "waited in vain");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -433,7 +433,7 @@ fn who_has_no_memory_is_given_some() {
     let mut file = None;
     while file.is_none() {
         let mut bytes = [0; 4096];
-        assert!(producer.socket.wait(Some(Duration::from_secs(60))));
+        assert!(producer.socket.wait(Some(Duration::from_secs(600))));
         file = producer.socket.receive(&mut bytes).unwrap().and_then(|(_, file)| file);
     }
     let file = std::os::fd::OwnedFd::from(file.unwrap());

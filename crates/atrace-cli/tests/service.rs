@@ -10,7 +10,6 @@ mod trace;
 #[allow(unsafe_code, reason = "processes fork, and are killed, as C programs")]
 mod cases {
     use std::fs;
-    use std::io::{BufRead as _, BufReader};
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     use std::os::unix::net::UnixListener;
     use std::os::unix::process::CommandExt as _;
@@ -29,7 +28,7 @@ mod cases {
     use crate::common::{self, Ran, case, is_root, until};
     #[cfg(target_os = "linux")]
     use crate::here::refusing;
-    use crate::here::{Here, USER, end, runs_left_by, signal};
+    use crate::here::{Here, OVER, USER, end, ended_when_told, runs_left_by, signal};
     use crate::trace::{Event, Losses, Trace, processed};
 
     const TAG: AtraceTag = AtraceTag::App;
@@ -530,21 +529,7 @@ mod cases {
              ../program {case} --exact --nocapture --test-threads=1; code=$?; \
              ls -a disk >listed; cp disk/out out; exit $code"
         );
-        ended_when_told(place, place.0.apart(&script).env("ATRACE_TEST_CASE", case))
-    }
-
-    /// Runs the command to its end. Once the command has said that no more is recorded, creates the file `said`, for which
-    /// the program waits.
-    fn ended_when_told(place: &Place, command: &mut Command) -> Ran {
-        let mut child = command.spawn().unwrap();
-        let mut stderr = String::new();
-        for line in BufReader::new(child.stderr.take().unwrap()).lines() {
-            stderr += &format!("{}\n", line.unwrap());
-            if stderr.contains("no more is recorded; the program goes on") {
-                fs::write(place.path("said"), "").unwrap();
-            }
-        }
-        Ran { stderr, ..common::end_of(child) }
+        ended_when_told(place.0.apart(&script).env("ATRACE_TEST_CASE", case), OVER, &place.path("said"))
     }
 
     #[test]
@@ -603,7 +588,7 @@ mod cases {
             until("the command has said that the recording is over", || Path::new("said").exists());
         });
         let place = Place::new();
-        let ran = ended_when_told(&place, &mut place.run(&name, &["--max-size", "100K"]));
+        let ran = ended_when_told(&mut place.run(&name, &["--max-size", "100K"]), OVER, &place.path("said"));
         assert!(ran.status.success() && place.path("said").exists(), "{ran:?}");
         assert!(ran.stderr.contains("the file has the size of --max-size"), "{ran:?}");
         assert!(!ran.stderr.contains("none lost"), "{ran:?}");
@@ -879,19 +864,15 @@ mod cases {
             std::io::Read::read(&mut ready, &mut [0]).unwrap();
         });
         let place = Place::new();
-        let mut child = place.run(&name, &[]).stdout(Stdio::null()).spawn().unwrap();
-        let mut said = String::new();
-        for line in BufReader::new(child.stderr.take().unwrap()).lines() {
-            said += &format!("{}\n", line.unwrap());
-            if said.contains("the program has ended, but ") {
-                fs::write(place.path("said"), "").unwrap();
-            }
-        }
-        fs::write(place.path("said"), "").unwrap();
-        assert!(common::end_of(child).status.success(), "{said}");
-        assert!(said.contains("still runs"), "{said}");
+        let mut command = place.run(&name, &[]);
+        let ran = ended_when_told(
+            command.stdout(Stdio::null()),
+            "the program has ended, but ",
+            &place.path("said"),
+        );
+        assert!(ran.status.success() && ran.stderr.contains("still runs"), "{ran:?}");
         let events = place.trace("out").events();
-        assert!(events.iter().any(|event| event.name.as_deref() == Some(b"after the program")), "{said}");
+        assert!(events.iter().any(|event| event.name.as_deref() == Some(b"after the program")), "{ran:?}");
     }
 
     /// Tests all limits of the number of threads and processes of a user: the command either refuses before the program

@@ -21,7 +21,7 @@ mod cases {
     use atrace_perfetto::proto::Reader;
 
     use crate::common::{self, case, is_root, skipped, until};
-    use crate::here::{Here, Recording, USER, end, left_by, signal};
+    use crate::here::{Here, Recording, USER, end, ended_when_told, left_by, signal};
 
     const TAG: AtraceTag = AtraceTag::App;
     /// The name of a thread. It is so long that the kernel cuts it.
@@ -413,6 +413,7 @@ mod cases {
             let script: u32 = std::env::var("SCRIPT").unwrap().parse().unwrap();
             until("the script has ended", || std::os::unix::process::parent_id() != script);
             until("it is recorded", || atrace_is_tag_enabled(TAG));
+            until("the command has said that the script has ended", || Path::new("said").exists());
             atrace_instant(TAG, "after the script");
             if std::env::var_os("STAYS").is_some() {
                 println!("STAYS");
@@ -441,12 +442,10 @@ mod cases {
             let trace = fs::read(here.path("place").join(file)).unwrap();
             trace.windows(16).any(|part| part == b"after the script")
         };
-        let ran = end(&mut run(script));
+        let ended = "the program has ended, but ";
+        let ran = ended_when_told(&mut run(script), ended, &here.path("place/said"));
         assert_eq!(ran.status.code(), Some(7), "{ran:?}");
-        assert!(
-            ran.stderr.contains("the program has ended, but ") && ran.stderr.contains("still runs"),
-            "{ran:?}"
-        );
+        assert!(ran.stderr.contains("still runs"), "{ran:?}");
         assert!(recorded("sh.pftrace"), "{ran:?}");
         // The second run has its own file. A signal ends the recording, not the program.
         let mut child = run(&format!("STAYS= {script}")).spawn().unwrap();
@@ -457,14 +456,17 @@ mod cases {
             assert!(said.read_line(&mut line).unwrap() > 0, "it ended");
             late = line.trim().split_once("LATE ").map_or(late, |(_, pid)| pid.parse().unwrap());
         }
+        let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        assert!(told.any(|line| line.contains(ended)), "the end of the script is not told");
         signal(&child, libc::SIGINT);
         until("the command has ended", || child.try_wait().unwrap().is_some());
         // Its output is open as long as the program lives.
         // SAFETY: the process was just seen to run, and ends after ten minutes at the earliest.
         let lives = unsafe { libc::kill(late, libc::SIGKILL) };
+        let told = told.collect::<Vec<_>>().join("\n");
         let ran = common::end_of(child);
-        assert_eq!((ran.status.code(), lives), (Some(7), 0), "{ran:?}");
-        assert!(ran.stderr.contains("their events are no longer recorded"), "{ran:?}");
-        assert!(ran.stderr.contains("saved sh.2.pftrace") && recorded("sh.2.pftrace"), "{ran:?}");
+        assert_eq!((ran.status.code(), lives), (Some(7), 0), "{told}");
+        assert!(told.contains("their events are no longer recorded"), "{told}");
+        assert!(told.contains("saved sh.2.pftrace") && recorded("sh.2.pftrace"), "{told}");
     }
 }

@@ -18,15 +18,26 @@ fn seconds() -> u32 {
 fn it_stays_within_a_microsecond() {
     const OFF_MAX_NS: u64 = 1_000;
     let mut speed = Speed::default();
+    let start = asked();
+    let mut anchored = start;
     anchor(&mut speed);
-    std::thread::sleep(Duration::from_millis(50));
-    for _ in 0..seconds() {
+    let mut judged = 0;
+    while judged < seconds() || asked() - start < u64::from(seconds()) * 1_000_000_000 {
+        std::thread::sleep(Duration::from_millis(4));
+        let since = asked() - anchored;
+        if !speed.is_due(since) {
+            continue;
+        }
+        // Just before an anchor it is farthest off. On a busy machine an anchor may be late, and then nothing is promised.
+        if speed.is_settled() && !speed.is_due(since / 2) {
+            // Of many readings the one between the two of the system that are nearest to each other: nothing came
+            // between.
+            let tries = (0..10_000).map(|_| (asked(), now(), asked()));
+            let (before, now, after) = tries.min_by_key(|(before, _, after)| after - before).unwrap();
+            assert!(before - OFF_MAX_NS <= now && now <= after + OFF_MAX_NS, "{before} {now} {after}");
+            judged += 1;
+        }
+        anchored = asked();
         anchor(&mut speed);
-        // Just before the next anchor it is farthest off.
-        std::thread::sleep(Duration::from_millis(950));
-        // Of many readings the one between the two of the system that are nearest to each other: nothing came between.
-        let tries = (0..10_000).map(|_| (asked(), now(), asked()));
-        let (before, now, after) = tries.min_by_key(|(before, _, after)| after - before).unwrap();
-        assert!(before - OFF_MAX_NS <= now && now <= after + OFF_MAX_NS, "{before} {now} {after}");
     }
 }

@@ -30,11 +30,11 @@ pub fn place(name: &str) -> PathBuf {
 ///
 /// # Panics
 ///
-/// Panics if the condition is not true within half a minute.
+/// Panics if the condition is not true within ten minutes.
 pub fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(start.elapsed() < Duration::from_secs(600), "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

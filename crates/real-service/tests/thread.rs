@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use atrace::{AtraceTag, atrace_instant, perfetto};
-use atrace_real_service::{Event, Setup, is_program, place, wait_for};
+use atrace_real_service::{Event, Setup, is_program, place, until, wait_for};
 
 /// Returns the file to which a descriptor of the socket thread refers, in this process.
 fn at(descriptor: u32) -> Option<PathBuf> {
@@ -117,6 +117,9 @@ fn it_makes_few_more_calls_for_memory() {
     assert_eq!(names, ["first"]);
 }
 
+/// The names of the program's thread after it has seen this number of sessions.
+const STEPS: [&std::ffi::CStr; 3] = [c"none", c"one again", c"two"];
+
 #[test]
 fn it_makes_the_listed_calls_alone() {
     const TEST: &str = "it_makes_the_listed_calls_alone";
@@ -133,6 +136,8 @@ fn it_makes_the_listed_calls_alone() {
                 atrace_instant(AtraceTag::App, "meanwhile");
                 atrace_sys::thread::pause(Duration::from_millis(1));
             }
+            // SAFETY: the name is a string. The test waits for this name.
+            unsafe { libc::prctl(libc::PR_SET_NAME, STEPS[wanted as usize].as_ptr(), 0, 0, 0) };
         }
         // Time for two clock anchors.
         atrace_sys::thread::pause(Duration::from_millis(2_100));
@@ -149,7 +154,12 @@ fn it_makes_the_listed_calls_alone() {
     }
     std::thread::sleep(Duration::from_millis(100));
     let second = setup.session();
-    std::thread::sleep(Duration::from_millis(100));
+    let wanted = format!("{}\n", STEPS[2].to_str().unwrap());
+    until("the program has seen the second session", || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().flatten();
+        let mut names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.any(|name| name == wanted)
+    });
     session.flush();
     second.stop();
     let status = child.wait().unwrap();

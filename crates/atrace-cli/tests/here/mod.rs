@@ -18,6 +18,23 @@ pub const COMMAND: &str = env!("CARGO_BIN_EXE_atrace");
 /// The user id of `nobody`.
 pub const USER: u32 = 65534;
 
+/// Runs the command to its end. Once the command has said `text` on stderr, creates the file `said`, for which the
+/// program waits.
+pub fn ended_when_told(command: &mut Command, text: &str, said: &Path) -> Ran {
+    let mut child = command.spawn().unwrap();
+    let mut stderr = String::new();
+    for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+        stderr += &format!("{}\n", line.unwrap());
+        if stderr.contains(text) {
+            fs::write(said, "").unwrap();
+        }
+    }
+    Ran { stderr, ..common::end_of(child) }
+}
+
+/// What the command says when it stops recording a program that still runs.
+pub const OVER: &str = "no more is recorded; the program goes on";
+
 /// A directory that every user may enter. It contains the command and this test program.
 pub struct Here(pub tempfile::TempDir);
 

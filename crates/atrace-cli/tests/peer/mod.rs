@@ -149,7 +149,7 @@ impl Producer {
                     return found;
                 }
             }
-            assert!(self.socket.wait(Some(Duration::from_secs(60))), "the service does nothing");
+            assert!(self.socket.wait(Some(Duration::from_secs(600))), "the service does nothing");
             let old = self.inbox.len();
             self.inbox.resize(old + 4096, 0);
             let got = self.socket.receive(&mut self.inbox[old..]).ok()?;

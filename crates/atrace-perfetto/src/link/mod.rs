@@ -58,7 +58,7 @@ const SHORTEST: u64 = 4;
 const LONGEST: u64 = 50;
 /// How long the service may be silent before it has reported the existing sessions, in nanoseconds. Until then all tags
 /// are presumed, so an event costs a program more.
-const GREETING_NS: u64 = if cfg!(test) { 200_000_000 } else { 10_000_000_000 };
+const GREETING_NS: u64 = if cfg!(test) { 5_000_000_000 } else { 10_000_000_000 };
 /// The interval at which a thread with rights checks whether the process still has these rights, in
 /// milliseconds.
 const RIGHTS: u64 = 1000;
@@ -363,14 +363,15 @@ mod tests {
     use crate::producer;
     use crate::tests::is_alone;
 
-    /// Tests a service that reads nothing: completed chunks wait until there is room.
+    /// Tests a service that reads nothing: completed chunks wait until there is room, and the connection ends if there
+    /// is none for a long time.
     #[test]
     #[cfg_attr(miri, ignore = "no sockets")]
     fn completed_chunks_wait_for_room_in_the_socket() {
         static ENVIRONMENT: Environment = Environment { socket: None, memory: None };
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        while std::io::Write::write(&mut &ours, &[0; 1000]).is_ok() {}
+        let same = ours.try_clone().unwrap();
         // SAFETY: zeroes are valid: numbers and empty `OnceRef`s.
         #[expect(unsafe_code, reason = "the state is zero at first")]
         let shared: &'static Shared = Box::leak(unsafe { Box::new(std::mem::zeroed()) });
@@ -379,13 +380,19 @@ mod tests {
         link.terms.methods = [Method { service: 1, method: 1 }; METHODS_COUNT];
         let (arena, _) = Arena::make(4).unwrap();
         link.arena = Some(arena);
-        arena.open(crate::abi::Layout::Whole, 1, 0, 0).unwrap().complete();
-        for _ in 0..LOOKS_MAX {
-            assert_eq!((link.commit_chunks(false), link.rest.is_some()), (Ok(false), true));
-        }
+        let wait = |link: &mut Link| {
+            while std::io::Write::write(&mut &same, &[0; 1000]).is_ok() {}
+            arena.open(crate::abi::Layout::Whole, 1, 0, 0).unwrap().complete();
+            for _ in 0..LOOKS_MAX {
+                assert_eq!((link.commit_chunks(false), link.rest.is_some()), (Ok(false), true));
+            }
+        };
+        wait(&mut link);
         let mut read = vec![0; 1 << 20];
         assert!(std::io::Read::read(&mut theirs, &mut read).unwrap() > 0);
         assert_eq!((link.commit_chunks(false), link.rest.is_some(), link.looks), (Ok(true), false, 0));
+        wait(&mut link);
+        assert_eq!(link.commit_chunks(false), Err(Standing::ended(libc::ETIMEDOUT)));
         link.arena = None;
         arena.retire();
     }
