@@ -424,11 +424,13 @@ mod cases {
             }
         });
         let here = Here::new();
-        let all = json(&with_enough_time(1, |time| {
+        // On a busy machine the slices are longer, and a short time has no such pair.
+        let are_told = |time| {
             let options = ["--slice", "200ms", "--json", "--switch", "--unit", "lines", "--time", time];
-            ended(of_case(&mut cost(&here, &name, &options), &here, &name))
-        }));
-        assert!(all["notes"].to_string().contains("some pairs are not counted"), "{all}");
+            let ran = ended(of_case(&mut cost(&here, &name, &options), &here, &name));
+            ran.status.success() && json(&ran)["notes"].to_string().contains("some pairs are not counted")
+        };
+        assert!(["15s", "60s", "300s"].into_iter().any(are_told), "the pairs are not told of");
     }
 
     /// Leaves the process group that the command has made for this program, as a program with job control does.
