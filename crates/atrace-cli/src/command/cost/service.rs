@@ -17,6 +17,7 @@
 //! clock in nanoseconds; for processes that have ended it is read from the process that waited for them, in ticks of
 //! the kernel.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::Read as _;
 use std::process::{Child, ChildStdout, Stdio};
@@ -200,11 +201,16 @@ impl Switched<'_> {
         })
     }
 
-    /// Returns the number of units if it exceeds `last`. Before the service works, the command of --unit may fail.
-    fn grown(&self, last: f64) -> Result<Option<f64>> {
+    /// Returns the number of units if it exceeds `last`. Before the service works, the command of --unit may fail; the
+    /// failure is stored in `why`.
+    fn grown(&self, last: f64, why: &Cell<Option<Failure>>) -> Result<Option<f64>> {
+        why.set(None);
         match self.units() {
             // A signal that came meanwhile is no failure of the command.
-            Err(failure) if failure.status < 128 => Ok(None),
+            Err(failure) if failure.status < 128 => {
+                why.set(Some(failure));
+                Ok(None)
+            }
             units => Ok(Some(units?).filter(|units| *units > last)),
         }
     }
@@ -227,17 +233,19 @@ impl Switched<'_> {
 
     /// Waits until the service works. Then makes the slices so long that the count grows [`STEPS`] times in each.
     fn prepare(&mut self) -> Result {
-        let mut last = self.grown(f64::NEG_INFINITY)?.unwrap_or_default();
+        let why = Cell::new(None);
+        let mut last = self.until(self.timed.left(), |it| it.grown(f64::NEG_INFINITY, &why))?;
         let (mut first, mut steps) = (None, 0);
         while steps <= STEPS
-            && let Some(units) = self.until(self.timed.left(), |it| it.grown(last))?
+            && let Some(before) = last
+            && let Some(units) = self.until(self.timed.left(), |it| it.grown(before, &why))?
         {
-            (last, steps) = (units, steps + 1);
+            (last, steps) = (Some(units), steps + 1);
             first.get_or_insert_with(Instant::now);
         }
         let Some(first) = first else {
-            self.units()?;
-            return Err(Failure::new("--unit: the number did not grow: is the service at work?"));
+            let text = "--unit: the number did not grow: is the service at work?";
+            return Err(why.take().unwrap_or_else(|| Failure::new(text)));
         };
         self.slice = self.slice.max(first.elapsed() * STEPS / (steps - 1).max(1));
         self.enough_time()
