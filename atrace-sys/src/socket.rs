@@ -466,11 +466,17 @@ mod tests {
         });
     }
 
-    /// Tests a service whose queue is full, because many processes connect at once.
+    /// Tests a service whose queue is full, because many processes connect at once. A connection waits for a second, in
+    /// which a busy machine may not come to accept others; then it is tried again.
     #[test]
     #[cfg_attr(miri, ignore = "no sockets")]
     fn a_full_queue_is_not_the_lack_of_a_service() {
-        let name = format!("@atrace-queue-{}", std::process::id());
+        assert!((0..20).any(has_connected_to_a_full_queue), "never emptied in time");
+    }
+
+    /// Returns false if the queue was not emptied in time.
+    fn has_connected_to_a_full_queue(attempt: u32) -> bool {
+        let name = format!("@atrace-queue-{}-{attempt}", std::process::id());
         let (address, len) = address(OsStr::new(&name)).unwrap();
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
         let socket = |kind| Descriptor::new(c::socket(libc::AF_UNIX, kind).unwrap());
@@ -498,10 +504,10 @@ mod tests {
                 || unsafe { libc::accept(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut()) };
             let accepted: Vec<_> = waiting.iter().map(|_| Descriptor::new(accept() as isize)).collect();
             assert!(accepted.iter().all(|accepted| accepted.as_raw_fd() >= 0));
-            // It waits for a second, in which a busy machine may not come to accept.
-            let is_late = start.elapsed() >= Duration::from_secs(1);
+            let is_in_time = start.elapsed() < Duration::from_secs(1);
             let connected = connected.join().unwrap();
-            assert!(connected == Ok(()) || is_late, "{connected:?}");
-        });
+            assert!(connected == Ok(()) || !is_in_time, "{connected:?}");
+            is_in_time
+        })
     }
 }
