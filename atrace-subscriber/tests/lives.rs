@@ -892,8 +892,7 @@ mod cases {
                 other.in_scope(|| ());
                 let _ = end.recv();
             });
-            // SAFETY: the child ends here.
-            let child = unsafe { libc::fork() };
+            let child = common::fork();
             if child == 0 {
                 let recording = perfetto::record_to(&path).unwrap();
                 drop((begun, unknown));

@@ -9,7 +9,7 @@ mod cases {
 
     use atrace::*;
 
-    use crate::common::{Place, case, control, until};
+    use crate::common::{Place, case, control, fork, until};
 
     const TAG: AtraceTag = AtraceTag::App;
 
@@ -71,8 +71,7 @@ mod cases {
 
     fn is_followed(also: &[libc::c_long]) {
         let step = shared();
-        // SAFETY: the child does not return from here.
-        let child = unsafe { libc::fork() };
+        let child = fork();
         if child == 0 {
             confined(step, also);
         }

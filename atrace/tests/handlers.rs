@@ -93,7 +93,7 @@ mod cases {
     fn in_child(body: impl FnOnce()) {
         // SAFETY: the child ends without returning from here. A child that hangs is killed.
         unsafe {
-            let child = libc::fork();
+            let child = common::fork();
             if child == 0 {
                 end_if_it_hangs();
                 body();

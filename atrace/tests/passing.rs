@@ -62,8 +62,7 @@ mod cases {
                 || drop(watch::watch(|_| ()).unwrap()),
             ];
             for ask in asks {
-                // SAFETY: the child ends without returning from here.
-                let child = unsafe { libc::fork() };
+                let child = common::fork();
                 if child == 0 {
                     for _ in 0..3000 {
                         atrace_instant(TAG, "too early");
@@ -119,16 +118,17 @@ mod cases {
                 atrace_instant(TAG, "parked");
             }
             assert_eq!(atrace_get_enabled_tags(), AtraceTag::NotReady);
-            // SAFETY: the child ends without returning from here.
-            let child = unsafe { libc::fork() };
+            let child = common::fork();
             if child == 0 {
                 atrace_set_tracing_enabled(true);
                 atrace_instant(TAG, "child");
                 // SAFETY: no preconditions; ends the child.
                 unsafe { libc::_exit(0) };
             }
-            // SAFETY: waits for the child.
-            assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+            let mut status = 0;
+            // SAFETY: `status` is writable.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0);
             println!("CHILD {child}");
         });
         let place = Place::file().on();

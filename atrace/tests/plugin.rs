@@ -71,8 +71,7 @@ mod cases {
             });
             is_written.recv().unwrap();
             plugin.unload();
-            // SAFETY: the child ends at once.
-            let child = unsafe { libc::fork() };
+            let child = common::fork();
             if child == 0 {
                 // SAFETY: as above.
                 unsafe { libc::_exit(0) };
@@ -122,8 +121,7 @@ mod cases {
             let event = plugin.function(c"plugin_event");
             write_by_both(event);
             std::thread::spawn(move || write_by_both(event)).join().unwrap();
-            // SAFETY: the child ends without returning from here.
-            let child = unsafe { libc::fork() };
+            let child = common::fork();
             if child == 0 {
                 // SAFETY: no preconditions; the signal ends a child that hangs.
                 unsafe { libc::alarm(60) };

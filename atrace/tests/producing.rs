@@ -477,7 +477,7 @@ mod cases {
                 "forked" => {
                     // SAFETY: the child traces, and ends at once.
                     unsafe {
-                        let child = libc::fork();
+                        let child = common::fork();
                         if child == 0 {
                             hundred();
                             libc::_exit(0);

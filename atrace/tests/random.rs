@@ -269,7 +269,7 @@ mod cases {
         fn fork(&mut self, open: &mut Vec<(Open, bool)>) {
             // SAFETY: the child traces, which it may, and ends.
             unsafe {
-                let child = libc::fork();
+                let child = crate::common::fork();
                 if child == 0 {
                     while let Some((open, _)) = open.pop() {
                         match open {

@@ -290,8 +290,7 @@ mod cases {
             std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(many)));
             let second = events_in(&mut file) - first;
             assert!(second <= most(4), "{second}");
-            // SAFETY: the child ends without returning from here.
-            let child = unsafe { libc::fork() };
+            let child = common::fork();
             if child == 0 {
                 put(file.as_raw_fd(), number());
                 many();

@@ -118,16 +118,16 @@ mod cases {
         }),
         ("after a switch", |event| {
             event();
-            let switched = control().enable("*").unwrap();
+            let switched = with_descriptors(|| control().enable("*").unwrap());
             trapped(event);
-            drop(switched);
+            with_descriptors(|| drop(switched));
             trapped(event);
         }),
         ("after a switch, in a damaged store", |event| {
             event();
             // The event looks for patterns that do not exist.
-            let control = control();
-            let set = |key, value: &str| control.properties().set(key, value).unwrap();
+            let control = with_descriptors(control);
+            let set = |key, value: &str| with_descriptors(|| control.properties().set(key, value).unwrap());
             let before = ["debug.atrace.app_number", "debug.atrace.app_0", "debug.atrace.tags.enableflags"]
                 .map(|key| (key, control.properties().get(key).unwrap()));
             for ((key, _), value) in before.iter().zip(["3", "no program", "0"]) {
@@ -141,10 +141,11 @@ mod cases {
         ("after a switch, in a program with a locale", |event| {
             event();
             // SAFETY: no other thread uses the locale.
-            assert!(!unsafe { libc::setlocale(libc::LC_ALL, c"C.UTF-8".as_ptr()) }.is_null());
-            let switched = control().enable("*").unwrap();
+            let name = with_descriptors(|| unsafe { libc::setlocale(libc::LC_ALL, c"C.UTF-8".as_ptr()) });
+            assert!(!name.is_null());
+            let switched = with_descriptors(|| control().enable("*").unwrap());
             trapped(event);
-            drop(switched);
+            with_descriptors(|| drop(switched));
             trapped(event);
         }),
         ("the marker closed", |event| {
@@ -174,12 +175,24 @@ mod cases {
         std::env::var_os("ATRACE_MARKER").unwrap().into()
     }
 
+    /// Calls `body`, which may open files, also where the event itself is to find no free descriptor.
+    fn with_descriptors<T>(body: impl FnOnce() -> T) -> T {
+        let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limits` is writable.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limits) }, 0);
+        let allow = |soft| common::limit(libc::RLIMIT_NOFILE, soft, limits.rlim_max).unwrap();
+        allow(limits.rlim_max);
+        let returned = body();
+        allow(limits.rlim_cur);
+        returned
+    }
+
     /// Calls `body` while the property store says that it has more entries than it can have.
     fn in_a_damaged_store(body: impl FnOnce()) {
         use std::os::unix::fs::FileExt as _;
         const COUNT: u64 = 12; // See `layout.rs` of the crate `atrace-sys`.
         let path = std::env::var_os("ATRACE_PROPERTIES").unwrap();
-        let store = File::options().read(true).write(true).open(path).unwrap();
+        let store = with_descriptors(|| File::options().read(true).write(true).open(path).unwrap());
         let mut count = [0; 4];
         store.read_exact_at(&mut count, COUNT).unwrap();
         store.write_all_at(&u32::MAX.to_ne_bytes(), COUNT).unwrap();
@@ -243,7 +256,7 @@ mod cases {
     fn in_child(body: impl FnOnce()) {
         // SAFETY: the child ends without returning from here.
         unsafe {
-            let child = libc::fork();
+            let child = common::fork();
             if child == 0 {
                 body();
                 libc::_exit(0);
@@ -266,7 +279,7 @@ mod cases {
             for (kind, event) in KINDS {
                 // SAFETY: the child ends without returning from here.
                 unsafe {
-                    let child = libc::fork();
+                    let child = common::fork();
                     if child == 0 {
                         before();
                         run(*event);

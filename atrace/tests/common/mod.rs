@@ -436,6 +436,24 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     start.elapsed()
 }
 
+/// Forks this process. A child that panics ends with status 101. After a plain `fork`, its thread would end, and with
+/// this thread the child, whose status would be 0.
+#[allow(unsafe_code, reason = "fork has no safe form")]
+pub fn fork() -> libc::pid_t {
+    // SAFETY: the child is a part of the test, which knows what it may call.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+    if child == 0 {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            print(panic);
+            // SAFETY: no preconditions; ends the child at once.
+            unsafe { libc::_exit(101) };
+        }));
+    }
+    child
+}
+
 /// Returns a [`Control`] of the properties that switch tracing of this process.
 pub fn control() -> Control {
     Control::open().unwrap()

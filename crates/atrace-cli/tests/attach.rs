@@ -288,8 +288,7 @@ mod cases {
     #[test]
     fn a_program_that_has_confined_itself_is_left_alone() {
         let name = case!({
-            // SAFETY: the child, whose main thread this is, ends here.
-            let child = unsafe { libc::fork() };
+            let child = common::fork();
             if child == 0 {
                 fs::write("will be there", "").unwrap();
                 if std::env::var_os("LATE").is_some() && !common::delay::named_threads() {
@@ -319,11 +318,7 @@ mod cases {
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             println!("STATUS {status}");
         });
-        let usual = [(false, false), (true, false), (false, true), (true, true)];
-        let usual = usual.map(|(all, is_recorded)| (all, is_recorded, None));
-        // The socket thread begins late, without a service, or with a socket that nobody listens at.
-        let late = [(true, false, Some(false)), (true, false, Some(true))];
-        for (all, is_recorded, late) in usual.into_iter().chain(late) {
+        let check = &|all: bool, is_recorded: bool, late: Option<bool>| {
             let place = Place::new();
             let mut program = place.program(&name);
             if late.is_some() {
@@ -357,7 +352,16 @@ mod cases {
                 common::skipped(&name, "the kernel can't delay a thread");
             }
             assert_eq!(ran.said("STATUS"), ["0"], "{all} {is_recorded} {late:?}: {ran:?}");
-        }
+        };
+        std::thread::scope(|scope| {
+            for (all, is_recorded) in [(false, false), (true, false), (false, true), (true, true)] {
+                scope.spawn(move || check(all, is_recorded, None));
+            }
+            // The socket thread begins late, without a service, or with a socket that nobody listens at.
+            for has_socket in [false, true] {
+                scope.spawn(move || check(true, false, Some(has_socket)));
+            }
+        });
     }
 
     #[test]

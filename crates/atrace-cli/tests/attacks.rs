@@ -287,29 +287,39 @@ mod cases {
     /// with a request that needs no descriptor, with an incomplete frame, after a fault that disconnects the sender,
     /// and several at once.
     fn lingers(socket: &Path, ready: &dyn Fn()) {
-        let file = common::lingering();
         let mut kept = Vec::new();
-        let send_frame = |file: &OwnedFd, kept: &mut Vec<Socket>| {
-            let producer = Producer::bare(socket);
-            say(&producer.socket, 11, Some(file), |_| ());
-            kept.push(producer.socket);
+        // Closes the descriptor in a thread: if the service has closed its own before, this close blocks.
+        let close = |file: OwnedFd| drop(std::thread::spawn(move || drop(file)));
+        let send = |socket: &Socket, frame: &[u8]| {
+            let file = common::lingering();
+            socket.send(frame, Some(file.as_raw_fd()));
+            close(file);
         };
-        send_frame(&file, &mut kept);
-        drop(file);
+        let send_request = |socket: &Socket| {
+            let file = common::lingering();
+            let is_heard = say(socket, 11, Some(&file), |_| ());
+            close(file);
+            is_heard
+        };
+        let first = Producer::bare(socket);
+        send_request(&first.socket);
+        kept.push(first.socket);
         ready();
         for round in 0..25 {
             let mut producer = Producer::bare(socket);
-            producer.initialize(&common::lingering(), PAGE as u64);
+            let file = common::lingering();
+            producer.initialize(&file, PAGE as u64);
+            close(file);
             kept.push(producer.socket);
             let producer = Producer::new(socket);
-            let is_heard = say(&producer.socket, 11, Some(&common::lingering()), |_| ());
+            let is_heard = send_request(&producer.socket);
             kept.push(producer.socket);
             let bare = Producer::bare(socket);
-            bare.socket.send(&[9, 0, 0, 0], Some(common::lingering().as_raw_fd()));
+            send(&bare.socket, &[9, 0, 0, 0]);
             kept.push(bare.socket);
             let bare = Producer::bare(socket);
             bare.socket.send(&[0xff; 8], None);
-            bare.socket.send(&[0xff; 8], Some(common::lingering().as_raw_fd()));
+            send(&bare.socket, &[0xff; 8]);
             kept.push(bare.socket);
             if !is_heard && round > 20 {
                 return;

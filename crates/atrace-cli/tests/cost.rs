@@ -84,7 +84,7 @@ mod cases {
             atrace_instant(TAG, "worked");
         });
         let here = Here::new();
-        let all = json(&with_enough_time(2, |time| {
+        let all = json(&with_enough_time("10s", |time| {
             ended(of_case(&mut cost(&here, &name, &["--time", time, "--json"]), &here, &name))
         }));
         let used = &all["processor_time"];
@@ -105,7 +105,7 @@ mod cases {
     fn two_commands_are_compared_in_words_and_as_a_table() {
         let here = Here::new();
         let count = |to: u32| format!("i=0; while [ $i -lt {to} ]; do i=$((i+1)); done");
-        let ran = with_enough_time(1, |time| {
+        let ran = with_enough_time("5s", |time| {
             ended(&mut cost(&here, "", &["--time", time, "--off", &count(5_000), "--on", &count(50_000)]))
         });
         assert!(ran.status.success(), "{ran:?}");
@@ -130,10 +130,10 @@ mod cases {
         (ran.stderr, ran.status.code().unwrap())
     }
 
-    /// Measures for `times` 15 seconds. On a busy machine the slices and runs are longer, and need more time for the nine
-    /// pairs without which there is no interval.
-    fn with_enough_time(times: u32, mut measure: impl FnMut(&str) -> Ran) -> Ran {
-        let mut all = [1, 4, 20].into_iter().map(|more| measure(&format!("{}s", 15 * times * more)));
+    /// Measures for `first`, or for longer. On a busy machine the slices and runs are longer, and need more time for the
+    /// nine pairs without which there is no interval.
+    fn with_enough_time(first: &str, mut measure: impl FnMut(&str) -> Ran) -> Ran {
+        let mut all = [first, "60s", "300s"].into_iter().map(&mut measure);
         let is_short = |ran: &Ran| {
             let has_few = ran.status.success()
                 && serde_json::from_str(&ran.stdout).is_ok_and(|all: Value| all["pairs"].as_u64() < Some(9));
@@ -340,7 +340,7 @@ mod cases {
             }
         });
         let here = Here::new();
-        let all = json(&with_enough_time(1, |time| {
+        let all = json(&with_enough_time("10s", |time| {
             let options = ["--time", time, "--json", "--switch", "--slice", "250ms", "--unit", "lines"];
             ended(of_case(&mut cost(&here, &name, &options), &here, &name))
         }));
@@ -376,7 +376,7 @@ mod cases {
             command.args([&name, "--exact", "--nocapture", "--test-threads=1"]);
             command
         };
-        let all = json(&with_enough_time(1, |time| ended(&mut command(time))));
+        let all = json(&with_enough_time("10s", |time| ended(&mut command(time))));
         assert!(all["processor_time_per_unit"]["on_ns"].as_f64() > Some(0.0), "{all}");
         assert!(all["notes"].to_string().contains("ignores SIGCHLD"), "{all}");
         let ran = ended(command("60s").env("FORKS", "1"));
@@ -430,7 +430,7 @@ mod cases {
             let ran = ended(of_case(&mut cost(&here, &name, &options), &here, &name));
             ran.status.success() && json(&ran)["notes"].to_string().contains("some pairs are not counted")
         };
-        assert!(["15s", "60s", "300s"].into_iter().any(are_told), "the pairs are not told of");
+        assert!(["10s", "60s", "300s"].into_iter().any(are_told), "the pairs are not told of");
     }
 
     /// Leaves the process group that the command has made for this program, as a program with job control does.

@@ -105,7 +105,7 @@ mod cases {
         let mut status = 0;
         // SAFETY: the child traces, which it may, and ends.
         let child = unsafe {
-            let child = libc::fork();
+            let child = common::fork();
             if child == 0 {
                 let is_in_time = atrace_is_tag_enabled(TAG);
                 atrace_instant(TAG, name);
