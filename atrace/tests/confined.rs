@@ -115,6 +115,30 @@ mod cases {
         assert_eq!(place.messages(), expected(ran.said("CHILD")[0]));
     }
 
+    /// Tests an exit while the service has not answered. An event in a signal handler does not wait for the answer.
+    #[test]
+    fn an_exit_without_an_answer_does_not_sleep() {
+        extern "C" fn write(_: libc::c_int) {
+            atrace_instant(TAG, "early");
+        }
+        let name = case!({
+            // SAFETY: the handler may be called at any time. `exit` runs the handlers that this test is about.
+            unsafe {
+                libc::signal(libc::SIGUSR1, write as *const () as libc::sighandler_t);
+                libc::raise(libc::SIGUSR1);
+                confine(&[libc::SYS_prctl, libc::SYS_munmap]);
+                libc::exit(0);
+            }
+        });
+        let place = Place::file();
+        let socket = place.path("socket");
+        let _never_answers = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let mut command = place.command(&name);
+        command.env("ATRACE_BACKEND", "perfetto").env("PERFETTO_PRODUCER_SOCK_NAME", socket);
+        let ended = command.status().unwrap();
+        assert!(ended.success(), "{ended}");
+    }
+
     /// Tests a marker that is a regular file. An event after a switch of tracing must then check the limit of the size
     /// of files.
     #[test]

@@ -111,7 +111,8 @@ fn is_answered() -> bool {
 }
 
 /// Waits until `is_done` returns true or the process has no socket thread. Waits for the maximum time and `more`
-/// nanoseconds, from the time in `begun` on, or from this call on while `begun` is 0. Does not wait in a signal handler.
+/// nanoseconds, from the time in `begun` on, or from this call on while `begun` is 0. Does not wait in a signal handler, or
+/// in a thread that has given up system calls.
 #[inline(never)]
 fn wait_until(is_done: &dyn Fn() -> bool, begun: &AtomicU64, more: u64) {
     // If this is a signal handler that was not recognised as one, it may have interrupted the thread that is about to
@@ -125,8 +126,8 @@ fn wait_until(is_done: &dyn Fn() -> bool, begun: &AtomicU64, more: u64) {
         clock::asked() < begun + PATIENCE.load(Ordering::Relaxed) + more
     };
     let is_over = || !is_linked() || is_done() || !has_time();
-    // The last check makes system calls, so it comes last.
-    if is_over() || process::is_in_handler() {
+    // The last two checks make system calls, so they come last.
+    if is_over() || thread::is_confined() || process::is_in_handler() {
         return;
     }
     while !is_over() {
@@ -158,10 +159,13 @@ pub(crate) fn sent() {
 }
 
 /// Waits until the socket thread has sent the events that threads have written for sessions. Waits only if the
-/// service can't read the memory.
+/// service can't read the memory, and not in a thread that has given up system calls.
 fn wait_for_sent(shared: &Shared) {
     let sends = || SENDS.load(Ordering::Acquire) == generation().number() && shared.has_service();
     IS_EXITING.store(true, Ordering::Release);
+    if !sends() || thread::is_confined() {
+        return;
+    }
     for _ in 0..EXIT_MS {
         if !sends() || !is_exiting() {
             return;
@@ -177,10 +181,9 @@ extern "C" fn at_exit() {
     if shared.early.events.load(Ordering::Relaxed) != 0 {
         wait();
     }
-    // The first answer ends `wait` for good, so a lost connection that is being restored needs a wait of its own. A thread
-    // that has given up system calls can't wait.
+    // The first answer ends `wait` for good, so a lost connection that is being restored needs a wait of its own.
     let is_restored = || shared.presumed.load(Ordering::Acquire) == 0;
-    if is_answered() && shared.early.has_untold() && !is_restored() && !thread::is_confined() {
+    if is_answered() && shared.early.has_untold() {
         wait_until(&is_restored, &AtomicU64::new(0), RESTORING_NS);
     }
     wait_for_sent(shared);
