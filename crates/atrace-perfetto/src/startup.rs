@@ -78,6 +78,7 @@ pub(crate) fn presume(shared: &Shared) {
 }
 
 /// Stops treating all tags as wanted, because the service has answered, no service exists, or this process can't use it.
+#[inline(never)]
 pub(crate) fn end(shared: &Shared) {
     if !shared.has_service() {
         // No session exists, so nobody wanted the lost events.
@@ -87,6 +88,7 @@ pub(crate) fn end(shared: &Shared) {
 }
 
 /// Stops treating all tags as wanted. The counts of lost events stay.
+#[inline(never)]
 pub(crate) fn give_up(shared: &Shared) {
     let has_changed = shared.presume(0);
     ANSWERED.store(generation().number(), Ordering::Release);
