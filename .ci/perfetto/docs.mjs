@@ -15,7 +15,12 @@ if (!trace) {
 const cells = (line) => line.split('|').slice(1, -1).map((cell) => cell.trim());
 const asked = [...readFileSync(document, 'utf8').matchAll(/```sql\n(.*?)```\n\n((?:\|[^\n]*\n)+)/gs)]
   .map(([, sql, table]) => ({ sql, table: table.trimEnd().split('\n').map(cells) }));
-if (asked.length === 0) throw new Error(`${document} asks nothing`);
+const sqls = readFileSync(document, 'utf8').match(/```sql\n/g) ?? [];
+// A query without an answer says so in the line above it: <!-- no table: the reason -->
+const exempt = readFileSync(document, 'utf8').match(/<!-- no table: [^\n]*-->\n```sql\n/g) ?? [];
+if (asked.length === 0 || asked.length + exempt.length !== sqls.length) {
+  throw new Error(`${document} has ${sqls.length} queries, ${asked.length} with tables and ${exempt.length} without`);
+}
 
 const processor = openTrace(trace);
 for (const { sql, table: [columns, , ...rows] } of asked) {

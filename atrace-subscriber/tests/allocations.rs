@@ -148,6 +148,7 @@ fn a_layer_allocates_nothing_for_spans_without_fields() {
         };
         let recording = atrace::perfetto::record_to("/dev/null").unwrap();
         tracing_subscriber::registry().with(AtraceLayer::default()).init();
+        assert!(tracing::enabled!(tracing::Level::INFO));
         spans();
         assert_eq!(counted(spans), 0);
         recording.finish().unwrap();
@@ -199,6 +200,7 @@ fn lives_allocate_nothing() {
         };
         let recording = atrace::perfetto::record_to("/dev/null").unwrap();
         tracing::subscriber::set_global_default(AtraceSubscriber::default()).unwrap();
+        assert!(tracing::enabled!(tracing::Level::INFO));
         requests();
         assert_eq!(counted(requests), 0);
         recording.finish().unwrap();

@@ -90,6 +90,7 @@ fn spans_and_events_reach_no_allocator_and_no_lock() {
         let is_recorded = std::env::var_os("RECORDED").is_some();
         let recording = is_recorded.then(|| atrace::perfetto::record_to("/dev/null").unwrap());
         tracing::subscriber::set_global_default(AtraceSubscriber::default()).unwrap();
+        assert!(tracing::enabled!(tracing::Level::INFO));
         KINDS.iter().for_each(|(_, event)| event());
         for (state, run) in STATES {
             for (kind, event) in KINDS {

@@ -10,7 +10,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -179,10 +179,13 @@ fn helper() {
             // SAFETY: the child does what is below and ends.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                let refused = transaction.set("a", "child's").map_err(|error| error.kind());
-                drop(transaction);
+                let is_refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    let refused = transaction.set("a", "child's").map_err(|error| error.kind());
+                    drop(transaction);
+                    refused == Err(ErrorKind::Busy)
+                }));
                 // SAFETY: ends the child at once.
-                unsafe { libc::_exit(i32::from(refused != Err(ErrorKind::Busy))) };
+                unsafe { libc::_exit(i32::from(!is_refused.unwrap_or(false))) };
             }
             let mut status = 0;
             // SAFETY: `status` is writable.
@@ -795,7 +798,7 @@ fn a_writer_killed_at_any_point_leaves_whole_values() {
                 .unwrap();
         }
         writer.kill().unwrap();
-        writer.wait().unwrap();
+        assert_eq!(writer.wait().unwrap().signal(), Some(libc::SIGKILL));
         // The lock died with it, and every change is still one.
         let before = properties.area_serial();
         let serial = properties.find("key.0").map(|property| property.serial());

@@ -126,6 +126,7 @@ mod cases {
             unsafe {
                 libc::signal(libc::SIGUSR1, write as *const () as libc::sighandler_t);
                 libc::raise(libc::SIGUSR1);
+                assert_eq!(perfetto::status().lost(), 1, "the event that the service is told of");
                 confine(&[libc::SYS_prctl, libc::SYS_munmap]);
                 libc::exit(0);
             }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::time::Duration;
 
 use atrace::control::{Control, Properties, ThisProcess};
@@ -464,7 +464,7 @@ fn a_switch_that_is_killed_is_whole_or_mended_by_the_next() {
         }
         std::thread::sleep(Duration::from_micros(chance.below(3000) as u64));
         child.kill().unwrap();
-        child.wait().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL), "round {round}");
         let found = control.patterns();
         let count = |pattern: &str| found.iter().filter(|other| *other == pattern.as_bytes()).count();
         assert_eq!((count("staying"), found.len() - count("coming")), (1, 1), "round {round}: {found:?}");

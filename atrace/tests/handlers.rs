@@ -16,6 +16,7 @@ mod cases {
     use atrace::*;
 
     use crate::common::{self, Place, case};
+    use crate::trace::Trace;
 
     const TAG: AtraceTag = AtraceTag::App;
     /// The number of children in each case. If a fault appears in a child with a probability of one half, the test
@@ -235,6 +236,11 @@ mod cases {
                     let child = CHILD.load(Ordering::Relaxed);
                     if child > 0 {
                         assert_eq!(ended(child), 0, "the child of the handler, after {written} slices");
+                        let begins =
+                            Trace::open(&path).events().iter().filter(|event| event.kind == 1).count();
+                        let lost = perfetto::status().lost();
+                        let found = begins as u64;
+                        assert!(found == written || found < written && lost > 0, "{found} of {written}");
                     }
                 });
             }
@@ -415,7 +421,7 @@ mod cases {
             };
             record(write_first_events);
             record(write_step_by_step);
-            let trace = crate::trace::Trace::open(&path);
+            let trace = Trace::open(&path);
             let mut events = trace.events();
             events.sort_by_key(|event| event.time);
             let (by_handler, own): (Vec<_>, Vec<_>) =

@@ -299,7 +299,7 @@ mod cases {
         let _hangs = UnixListener::bind(&socket).unwrap();
         let mut command = place.command(&name);
         command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket).env("ATRACE_BACKEND", "perfetto");
-        let ran = common::end_of(command.spawn().unwrap());
+        let ran = common::run(&mut command);
         assert!(ran.said("STATUS")[0].contains("connecting"), "{ran:?}");
     }
 }

@@ -116,9 +116,12 @@ mod cases {
     fn a_handler_writes_for_perfetto_on_the_promised_stack() {
         let name = case!({
             let directory = tempfile::tempdir().unwrap();
-            let recording = perfetto::record_to(directory.path().join("trace")).unwrap();
+            let path = directory.path().join("trace");
+            let recording = perfetto::record_to(&path).unwrap();
             handled();
-            drop(recording);
+            recording.finish().unwrap();
+            let trace = std::fs::read(path).unwrap();
+            assert!(trace.windows(6).any(|bytes| bytes == b"scoped"), "the handlers' events are missing");
         });
         println!("{} bytes", Place::file().run(&name).said("NEEDED")[0]);
     }

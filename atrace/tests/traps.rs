@@ -275,6 +275,7 @@ mod cases {
         traps();
         let mut faults = Vec::new();
         let only = std::env::var("STATE").ok();
+        assert!(only.as_deref().is_none_or(|only| STATES.iter().any(|it| it.0 == only)), "{only:?}");
         for (state, run) in STATES.iter().filter(|it| only.as_ref().is_none_or(|only| only == it.0)) {
             for (kind, event) in KINDS {
                 // SAFETY: the child ends without returning from here.
@@ -351,6 +352,7 @@ mod cases {
         let name = case!({ all(|| ()) });
         let place = Place::file().on();
         common::run(&mut trapping(&place, &name));
+        assert!(place.text().matches("|slice").count() > STATES.len());
     }
 
     #[test]
@@ -392,7 +394,10 @@ mod cases {
     #[test]
     fn by_a_recording() {
         let name = case!({
-            all(|| std::mem::forget(perfetto::record_to("/dev/null").unwrap()));
+            all(|| {
+                std::mem::forget(perfetto::record_to("/dev/null").unwrap());
+                assert!(atrace_is_tag_enabled(TAG));
+            });
         });
         common::run(&mut trapping(&Place::file(), &name));
     }
@@ -409,10 +414,11 @@ mod cases {
     fn by_a_service() {
         let name = case!({ all(|| ()) });
         let place = Place::file();
-        let _service = serve(&place);
+        let service = serve(&place);
         let mut command = trapping(&place, &name);
         command.env("ATRACE_BACKEND", "perfetto").env("PERFETTO_PRODUCER_SOCK_NAME", place.path("socket"));
         common::run(&mut command);
+        assert!(service.finish().counts.events > 0);
     }
 
     /// Tests events in child processes that find no Perfetto service.

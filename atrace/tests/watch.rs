@@ -135,8 +135,7 @@ fn a_thread_that_starts_late_takes_no_wake_up() {
             drop(perfetto::record_to(place.path().join("trace")).unwrap());
             until("the recording's thread is gone", || threads() == alone);
             if set(10) != 0 {
-                println!("skipped: only root may have such priorities");
-                return;
+                return common::skipped("a_thread_that_starts_late", "only root may have such priorities");
             }
             drop(telling(start).0);
             assert_eq!(set(20), 0);

@@ -412,6 +412,10 @@ pub fn end_of(mut child: Child) -> Ran {
         // An old dynamic linker prints warnings about newer programs.
         stderr = stderr.split_inclusive('\n').filter(|line| !line.starts_with("WARNING: linker: ")).collect();
     }
+    // What a case skips, its test skips.
+    for line in stderr.lines().filter(|line| line.starts_with("skipped")) {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
     let ran = Ran { pid: child.id(), status, stdout: text(stdout), stderr };
     assert!(!hung, "the case hung:\n{}\n{}", ran.stdout, ran.stderr);
     ran

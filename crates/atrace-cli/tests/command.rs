@@ -135,6 +135,7 @@ mod cases {
         assert_eq!(ran.status.code(), Some(128 + libc::SIGKILL), "{ran:?}");
         assert!(here.saved().contains("|ready\n"));
         for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            fs::remove_file(here.path("out")).unwrap();
             let mut child = here.run(&name, &["--force"]).env("HOW", "sleep").spawn().unwrap();
             let pid = child.id();
             let mut written = || {
@@ -852,6 +853,7 @@ mod cases {
             assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
         }
         // Records until Ctrl-C, which saves.
+        fs::remove_file(here.path("out")).unwrap();
         let child = record(&[]).spawn().unwrap();
         until("the program is recorded", || {
             let instances = left_by(child.id());

@@ -92,7 +92,7 @@ mod cases {
         assert_eq!(used["verdict"], "differs", "{all}");
         // The interval is right in 99 of 100 runs; a connection costs something, too.
         assert!(1.0 < low && low < 2.2 && high > 1.5, "{all}");
-        assert!(used["off_ns"].as_f64() < used["on_ns"].as_f64());
+        assert!(used["off_ns"].as_f64().unwrap() < used["on_ns"].as_f64().unwrap());
         assert_eq!(all["events"]["on"], 1.0, "{all}");
         assert_eq!(all["events_lost"]["on"], 0.0);
         for name in ["wall_time", "page_faults", "context_switches", "bytes_recorded"] {

@@ -250,6 +250,12 @@ mod cases {
             attacker
         }
 
+        /// Returns whether this process still runs.
+        fn attacks(&mut self) -> bool {
+            // SAFETY: a child that was not waited for. A null pointer is allowed here.
+            unsafe { libc::waitpid(self.0, std::ptr::null_mut(), libc::WNOHANG) == 0 }
+        }
+
         fn pid(&self) -> String {
             self.0.to_string()
         }
@@ -1401,7 +1407,8 @@ mod cases {
             }
             3 => {
                 fresh();
-                make_fifo(&file);
+                // Fails if root's command has made the file meanwhile.
+                let _ = Command::new("mkfifo").arg(&file).stderr(Stdio::null()).status();
             }
             4 => {
                 fresh();
@@ -1480,13 +1487,13 @@ mod cases {
                     step();
                 }
             };
-            let _mallories = STORM.map(|uid| {
+            let mut mallories = STORM.map(|uid| {
                 Attacker::start(uid, |ready| {
                     let (mut chance, canaries) = (Chance(u64::from(uid)), canaries.clone());
                     forever(ready, Box::new(move || harm(uid, &mut chance, &canaries)));
                 })
             });
-            let trudy = Attacker::start(TRUDY, |ready| {
+            let mut trudy = Attacker::start(TRUDY, |ready| {
                 Control::from(Properties::open_uid(TRUDY).unwrap()).enable("*").unwrap().keep();
                 let (mut chance, canaries) = (Chance(7), canaries.clone());
                 forever(ready, Box::new(move || lie(&mut chance, &canaries)));
@@ -1524,6 +1531,7 @@ mod cases {
                 }
             }
             assert_eq!((patterns(0), patterns(ALICE)), (vec![], vec![]));
+            assert!(mallories.iter_mut().chain([&mut trudy]).all(Attacker::attacks));
             eprintln!("storm: {count} commands, the longest {} in {:?}", longest.1, longest.0);
         });
         if is_root(&name) {

@@ -263,6 +263,7 @@ mod cases {
             let ran = end(under_sudo(&mut here.run(&name, &["-f"])).env("HOW", how));
             assert_eq!(ran.status.code(), Some(3), "{how}: {ran:?}");
             assert!(ran.stdout.contains("IS OVER") && here.saved().contains("|before\n"), "{how}: {ran:?}");
+            fs::remove_file(here.path("out")).unwrap();
             let is_told = ran.stderr.contains("switching off what is left");
             assert!(!is_told || matches!(how, "truncate" | "pipe"), "{how}: {ran:?}");
             assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());

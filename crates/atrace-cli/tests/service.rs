@@ -1034,7 +1034,7 @@ mod cases {
         assert!(!socket.exists());
         // No program with another name is recorded.
         let ran = end(&mut record(&["-a", "*/other", "-t", "300ms"]));
-        assert!(ran.status.success() && ran.stderr.contains("0 events written"), "{ran:?}");
+        assert!(ran.status.success() && ran.stderr.contains("atrace: 0 events written"), "{ran:?}");
         fs::remove_file(place.path("runs")).unwrap();
         assert!(common::end_of(program).status.success());
     }

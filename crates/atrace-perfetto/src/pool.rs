@@ -611,32 +611,23 @@ mod tests {
             &layout.threads[7].presence
         });
         assert!(other.is_some_and(Presence::claim));
-        // SAFETY: the child ends at once.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
+        let mut inside = inside;
+        assert!(holds_in_child(|| {
             let is_wiped = POOL.shared().is_some_and(|shared| shared.threads.load(Ordering::Relaxed) == 0);
             POOL.renew();
             let is_free = other.is_some_and(Presence::claim);
             let is_inside = POOL.enter().is_none();
-            drop(inside);
-            let goes_on = POOL.enter().is_some();
-            // SAFETY: as above.
-            unsafe { libc::_exit(i32::from(!(is_wiped && is_free && is_inside && goes_on))) };
-        }
+            drop(inside.take());
+            is_wiped && is_free && is_inside && POOL.enter().is_some()
+        }));
         drop(inside);
-        assert_eq!(status_of(child), 0);
 
         // A thread that forked just before it was pinned keeps its slot, and the thread that closes a session finds
         // this slot.
-        // SAFETY: as above.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
+        assert!(holds_in_child(|| {
             POOL.renew();
-            let bound = POOL.shared().map_or(0, |shared| shared.threads.load(Ordering::Relaxed));
-            // SAFETY: as above.
-            unsafe { libc::_exit(i32::from(bound as usize <= own_slot())) };
-        }
-        assert_eq!(status_of(child), 0);
+            POOL.shared().is_some_and(|shared| shared.threads.load(Ordering::Relaxed) as usize > own_slot())
+        }));
 
         // The event of a thread whose slot is freed before the thread is pinned counts as lost. A child frees such a
         // slot if a signal handler has forked at that moment; here another thread does so.
@@ -681,10 +672,19 @@ mod tests {
         arena.retire();
     }
 
-    fn status_of(child: libc::pid_t) -> i32 {
+    /// Returns whether `body` returns true in a forked child. A child that panics would otherwise end with status 0,
+    /// because its only thread ends.
+    fn holds_in_child(body: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child ends at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let holds = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
+            // SAFETY: as above.
+            unsafe { libc::_exit(i32::from(!holds)) };
+        }
         let mut status = 0;
         // SAFETY: `status` is writable.
-        unsafe { libc::waitpid(child, &raw mut status, 0) };
-        status
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        status == 0
     }
 }

@@ -782,14 +782,17 @@ mod tests {
         // SAFETY: without flags except the signal at the end, the call is a fork. The child ends at once.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
         if child == 0 {
-            let shared = prepare();
-            shared.into_iter().for_each(|shared| shared.early.count());
+            let is_counted = std::panic::catch_unwind(|| {
+                prepare().into_iter().for_each(|shared| shared.early.count());
+                lost() == 1
+            });
             // SAFETY: no preconditions.
-            unsafe { libc::_exit(i32::from(lost() != 1)) };
+            unsafe { libc::_exit(i32::from(!is_counted.unwrap_or(false))) };
         }
         let mut status = 0;
         // SAFETY: `status` is writable.
-        unsafe { libc::waitpid(child as i32, &raw mut status, 0) };
+        let ended = unsafe { libc::waitpid(child as i32, &raw mut status, 0) };
+        assert_eq!(i64::from(ended), child);
         assert_eq!((status, memory.lost(Loss::Early)), (0, 0));
         early::set_arena(None);
         arena.retire();

@@ -225,6 +225,7 @@ mod tests {
         let mut random = Rng::with_seed(9);
         let time = |_| 1.0 + 0.02 * ((0..12).map(|_| random.f64()).sum::<f64>() - 6.0);
         let [claimed, outside, runs] = judge(0.01, 300, 300, time);
+        assert!(runs > 290, "{runs} of 300 are sure");
         assert!(claimed * 10 >= runs * 9 && outside * 50 <= runs, "{claimed} see it, {outside} miss it");
     }
 

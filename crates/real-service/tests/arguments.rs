@@ -145,9 +145,12 @@ fn more_names_than_numbers() {
     }
     let Some(setup) = Setup::start(ROLE) else { return };
     let trace = setup.traced();
+    let mut found = [0, 0];
     for event in trace.events() {
-        let found = event.name();
-        let number: usize = found.strip_prefix("name ").expect(&found).parse().unwrap();
+        let name = event.name();
+        let number: usize = name.strip_prefix("name ").expect(&name).parse().unwrap();
         assert_eq!(event.is_interned, number < 16_384 - 32);
+        found[usize::from(event.is_interned)] += 1;
     }
+    assert!(!found.contains(&0), "{found:?}");
 }

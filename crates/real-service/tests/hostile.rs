@@ -46,12 +46,21 @@ fn program(test: &str, awaited: &str, serve: impl Fn(UnixStream) + Send + 'stati
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("service");
     let listener = UnixListener::bind(&socket).unwrap();
-    std::thread::spawn(move || listener.incoming().flatten().for_each(serve));
+    let connections = Arc::new(AtomicU32::new(0));
+    let counted = connections.clone();
+    std::thread::spawn(move || {
+        listener.incoming().flatten().for_each(|stream| {
+            serve(stream);
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+    });
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture"]).env("ATRACE_TEST_PROGRAM", test);
     command.env("ATRACE_BACKEND", "perfetto").env("PERFETTO_PRODUCER_SOCK_NAME", &socket);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
+    assert!(connections.load(Ordering::Relaxed) > 0, "no connection was served");
     true
 }
 

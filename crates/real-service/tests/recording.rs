@@ -56,10 +56,12 @@ fn a_process_records_itself_twice() {
         // SAFETY: the child traces, and ends without returning.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            atrace_instant(AtraceTag::App, "child's");
-            drop(recording);
+            let is_done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                atrace_instant(AtraceTag::App, "child's");
+                drop(recording);
+            }));
             // SAFETY: as above.
-            unsafe { libc::_exit(0) };
+            unsafe { libc::_exit(is_done.is_err().into()) };
         }
         let mut status = 0;
         // SAFETY: `status` is writable.
