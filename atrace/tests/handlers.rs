@@ -372,7 +372,7 @@ mod cases {
             SIGNALED.store(0, Ordering::Relaxed);
             std::thread::spawn(|| common::step_by_step(|| atrace_instant(TAG, "first"))).join().unwrap();
             let signals = SIGNALED.load(Ordering::Relaxed);
-            assert!(signals > 1000, "{signals} signals");
+            assert!(signals > 100, "{signals} signals");
         }
     }
 
