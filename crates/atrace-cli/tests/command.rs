@@ -1120,6 +1120,30 @@ mod cases {
         refused(&of(&["on", ""]), 1, &["empty pattern"]);
     }
 
+    /// Tests a user whose programs may not write to the kernel's buffer.
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "an app's events go through libcutils")]
+    fn who_may_not_write_to_the_marker_is_told_when_switching_on() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let own = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(own.path(), Some(USER), Some(USER)).unwrap();
+        for user in [USER, 0] {
+            let mut command = here.atrace(&name);
+            command.args(["on", "*/not-there"]).env("ATRACE_PROPERTIES", own.path().join("properties"));
+            let ran = end(command.uid(user).gid(user));
+            assert!(ran.status.success(), "{ran:?}");
+            assert_eq!(
+                ran.stderr.contains("the events of your programs go nowhere"),
+                user == USER,
+                "{ran:?}"
+            );
+        }
+    }
+
     /// Tests several commands that switch the same pattern on at once. All of them wait for the lock of the store, so
     /// it does not matter which content each of them has read before.
     #[test]

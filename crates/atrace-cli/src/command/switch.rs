@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use atrace_perfetto::socket;
 use atrace_sys::errand::PATIENCE;
+use rustix::fs::{Access, access};
 
 use crate::command::notes;
 use crate::command::stores::{self, Content, Follower, Store, Work, check_all};
@@ -14,6 +15,7 @@ use crate::consumer::{Consumer, State};
 use crate::doctor::{self, Standings, tag_names};
 use crate::escape::shown;
 use crate::process::{self, Process, matching, none_matches};
+use crate::tracefs;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct SwitchArgs {
@@ -50,7 +52,18 @@ pub(crate) fn on(args: &SwitchArgs) -> Result {
         say(none_matches(&args.patterns));
         say("programs of that name that start from now on will trace");
     }
+    if !cfg!(target_os = "android") && !has_marker() {
+        say(
+            "you may not write to tracefs' trace_marker, so the events of your programs go nowhere: `atrace run` and \
+             `atrace record` record them without rights",
+        );
+    }
     Ok(())
+}
+
+/// Returns whether this user's programs can write to the kernel's buffer.
+fn has_marker() -> bool {
+    tracefs::root().is_ok_and(|root| access(root.join("trace_marker"), Access::WRITE_OK).is_ok())
 }
 
 pub(crate) fn off(args: &SwitchArgs) -> Result {

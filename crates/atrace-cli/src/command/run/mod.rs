@@ -47,7 +47,8 @@ pub(crate) struct RunArgs {
     /// gets SIGUSR1
     #[arg(long)]
     ring: bool,
-    /// Make the program's threads wait for room, at most a second at a time, before they lose an event
+    /// Make the program's threads wait for room, at most a second at a time, before they lose an event (not with -c or
+    /// --kernel)
     #[arg(short, long, conflicts_with_all = ["kernel", "categories"])]
     wait: bool,
     /// The size that --ring keeps, in KB [default: 65536]; with the kernel's buffer, its size for each CPU [default:
@@ -163,6 +164,9 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
         return Err(Failure::new(
             "on Android, all programs write to one buffer of the device: use `atrace record`",
         ));
+    }
+    if args.max_size.is_some() {
+        say("with the buffer of this old kernel, --max-size limits nothing");
     }
     let caller = Caller::behind_sudo()?;
     let signals = Signals::catch(None)?;

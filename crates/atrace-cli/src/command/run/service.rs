@@ -209,11 +209,13 @@ fn lines_of(lost: &Lost, counts: &Counts) -> Vec<String> {
         let needed = needed.max(2 * kib).min(LARGEST);
         if *kib < LARGEST {
             text += &format!(
-                ": its memory has {kib} KB; ATRACE_SHMEM_KB={needed} in its environment makes it {needed} KB"
+                ": its memory has {kib} KB; ATRACE_SHMEM_KB={needed} in its environment makes it {needed} KB, unless other \
+                 processes have taken most of the 1 GiB for all"
             );
         } else {
             text += &format!(
-                ": its memory has {kib} KB, the most there can be; `atrace run --wait` has it wait for room instead"
+                ": its memory has {kib} KB, the most there can be; `atrace run --wait` (without -c) has it wait for room \
+                 instead"
             );
         }
         lines.push(text);
