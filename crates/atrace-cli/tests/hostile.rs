@@ -441,6 +441,35 @@ mod cases {
         }
     }
 
+    /// Tests that root's doctor, where tracefs is not mounted, does not write by the descriptor of a process whose user
+    /// may not write to that marker.
+    #[test]
+    fn without_tracefs_the_doctor_writes_to_no_descriptor() {
+        let name = case!({
+            let here = Here::new();
+            let instance = tracefs::Instance::create("atrace-test-").unwrap();
+            let marker = open(&instance.marker_path(), libc::O_PATH);
+            let mallory = Attacker::start(MALLORY, |ready| {
+                Control::from(Properties::open_uid(MALLORY).unwrap()).enable("*").unwrap().keep();
+                publish(&says(marker, &store(MALLORY)));
+                ready();
+            });
+            let mut command = Command::new("unshare");
+            command.args(["-m", "sh", "-c", "mount -t tmpfs none /sys/kernel && exec \"$0\" doctor \"$1\""]);
+            command.arg(here.path("atrace")).arg(mallory.pid()).env_remove("ATRACE_TEST_CASE");
+            command.current_dir(here.place.path()).stdin(Stdio::null());
+            let ran = common::end_of(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+            assert_eq!(instance.stats().unwrap().written(), 0, "{ran:?}");
+            assert!(
+                ran.stdout.contains("WRONG mount") && ran.stdout.contains("-> mount -t tracefs"),
+                "{ran:?}"
+            );
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
     #[test]
     fn the_doctor_makes_no_store_that_a_process_names() {
         let name = case!({

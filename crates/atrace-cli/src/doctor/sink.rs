@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use atrace_sys::marker::MOUNT_COMMAND;
 use atrace_sys::probe::open_marker;
+use rustix::process::geteuid;
 
 use super::Patient;
 use super::facts::Published;
@@ -67,6 +68,11 @@ impl Patient {
             _ => {}
         }
         let Some(buffer) = Buffer::find(identity, self.pid, fd) else {
+            if tracefs::root().is_err() {
+                let text = format!("tracefs is not mounted here, so the buffer of {place} can't be examined");
+                report.bad(Topic::Mount, text, MOUNT_COMMAND);
+                return None;
+            }
             let text = format!("it writes to {place}, which is not a marker of the kernel's tracing");
             report.bad(Topic::Marker, text, "start it without ATRACE_MARKER");
             return None;
@@ -189,10 +195,18 @@ impl Buffer {
 
     /// Finds the ring buffer whose marker has this device and inode. The process `pid` has the marker open as `fd`.
     fn find(identity: (u64, u64), pid: u32, fd: u32) -> Option<Self> {
-        let Ok(root) = tracefs::root() else {
-            // This process can't read tracefs, so the other process's descriptor is used. `open_marker` checks that
-            // it is on tracefs.
-            return Some(Self { directory: None, marker: Process(pid).path(&format!("fd/{fd}")), identity });
+        let root = match tracefs::root() {
+            Ok(root) => root,
+            // An ordinary user can't read tracefs, so the descriptor of the process, which is this user's, is used.
+            // `open_marker` checks that it is on tracefs. Root would write to what the process's user may not write to.
+            Err(_) if !geteuid().is_root() => {
+                return Some(Self {
+                    directory: None,
+                    marker: Process(pid).path(&format!("fd/{fd}")),
+                    identity,
+                });
+            }
+            Err(_) => return None,
         };
         let instances = fs::read_dir(root.join("instances")).into_iter().flatten().flatten();
         let all = std::iter::once(root).chain(instances.map(|entry| entry.path()));
