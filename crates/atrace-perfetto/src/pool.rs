@@ -630,17 +630,23 @@ mod tests {
         }));
 
         // The event of a thread whose slot is freed before the thread is pinned counts as lost. A child frees such a
-        // slot if a signal handler has forked at that moment; here another thread does so.
+        // slot if a signal handler has forked at that moment; here another thread does so. The slot changes, because a
+        // thread that has just ended may still have had the first one.
         POOL.end_thread(own_slot(), |_, _| ());
         let (layout, lost) = (POOL.layout().unwrap(), shared.lost.load(Ordering::Relaxed));
-        let is_over = AtomicBool::new(false);
+        let (is_over, slot) = (AtomicBool::new(false), std::sync::atomic::AtomicUsize::new(0));
         std::thread::scope(|scope| {
+            // In turns on one processor, this thread would hardly find the slot between the two steps.
+            run_on_one(true);
             scope.spawn(|| {
+                run_on_one(false);
                 while !is_over.load(Ordering::Relaxed) {
-                    layout.threads[0].presence.give_back();
+                    layout.threads[slot.load(Ordering::Relaxed)].presence.give_back();
                 }
             });
-            while POOL.enter().is_some() {}
+            while POOL.enter().is_some() {
+                slot.store(own_slot(), Ordering::Relaxed);
+            }
             is_over.store(true, Ordering::Relaxed);
         });
         assert_eq!(shared.lost.load(Ordering::Relaxed), lost + 1);
@@ -670,6 +676,19 @@ mod tests {
         assert_eq!((memory.lost(Loss::Early), shared.early.has_untold()), (2, false));
         set_arena(None);
         arena.retire();
+    }
+
+    /// Makes the calling thread run on the first or the last processor that the process may use.
+    fn run_on_one(is_first: bool) {
+        // SAFETY: the sets are writable, and have that size. Zeroes are an empty set.
+        unsafe {
+            let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) = std::mem::zeroed();
+            assert_eq!(libc::sched_getaffinity(libc::getpid(), size_of_val(&all), &raw mut all), 0);
+            let mut usable = (0..1024).filter(|number| libc::CPU_ISSET(*number, &all));
+            let number = if is_first { usable.next() } else { usable.next_back() };
+            libc::CPU_SET(number.unwrap_or(0), &mut one);
+            assert_eq!(libc::sched_setaffinity(0, size_of_val(&one), &raw const one), 0);
+        }
     }
 
     /// Returns whether `body` returns true in a forked child. A child that panics would otherwise end with status 0,
