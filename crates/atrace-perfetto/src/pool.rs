@@ -629,6 +629,12 @@ mod tests {
             POOL.shared().is_some_and(|shared| shared.threads.load(Ordering::Relaxed) as usize > own_slot())
         }));
 
+        if std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1) {
+            // The two threads below would hardly ever meet.
+            let _ =
+                std::io::Write::write_all(&mut std::io::stderr(), b"skipped in part: one processor only\n");
+            return;
+        }
         // The event of a thread whose slot is freed before the thread is pinned counts as lost. A child frees such a
         // slot if a signal handler has forked at that moment; here another thread does so. The slot changes, because a
         // thread that has just ended may still have had the first one.
@@ -684,7 +690,7 @@ mod tests {
         unsafe {
             let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) = std::mem::zeroed();
             assert_eq!(libc::sched_getaffinity(libc::getpid(), size_of_val(&all), &raw mut all), 0);
-            let mut usable = (0..1024).filter(|number| libc::CPU_ISSET(*number, &all));
+            let mut usable = (0..8 * size_of_val(&all)).filter(|number| libc::CPU_ISSET(*number, &all));
             let number = if is_first { usable.next() } else { usable.next_back() };
             libc::CPU_SET(number.unwrap_or(0), &mut one);
             assert_eq!(libc::sched_setaffinity(0, size_of_val(&one), &raw const one), 0);

@@ -52,18 +52,14 @@ pub(crate) fn on(args: &SwitchArgs) -> Result {
         say(none_matches(&args.patterns));
         say("programs of that name that start from now on will trace");
     }
-    if !cfg!(target_os = "android") && !has_marker() {
-        say(
-            "you may not write to tracefs' trace_marker, so the events of your programs go nowhere: `atrace run` and \
-             `atrace record` record them without rights",
-        );
+    let marker = tracefs::root().and_then(|root| Ok(access(root.join("trace_marker"), Access::WRITE_OK)?));
+    if let (Err(e), false) = (marker, cfg!(target_os = "android")) {
+        say(format_args!(
+            "the events of your programs go nowhere, because the kernel's marker can't be written to: {e}; without root, \
+             `atrace run` records a program"
+        ));
     }
     Ok(())
-}
-
-/// Returns whether this user's programs can write to the kernel's buffer.
-fn has_marker() -> bool {
-    tracefs::root().is_ok_and(|root| access(root.join("trace_marker"), Access::WRITE_OK).is_ok())
 }
 
 pub(crate) fn off(args: &SwitchArgs) -> Result {
