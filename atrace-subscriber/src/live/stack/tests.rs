@@ -354,8 +354,9 @@ fn nothing_is_learnt_of_a_stack_that_is_not_seen_to_its_end() {
 fn stacks_around() -> [&'static mut [u8]; 2] {
     const SIZE: usize = 1 << 19;
     let (low, high) = known_stack();
-    let below = (1..1000).map(|away| low - away * SIZE);
-    let above = (0..1000).map(|away| high.next_multiple_of(SIZE) + away * SIZE);
+    // The allocator reserves 64 MiB for each of many threads, and these places may be next to a stack.
+    let below = (1..1_000_000).map(|away| low - away * SIZE);
+    let above = (0..1_000_000).map(|away| high.next_multiple_of(SIZE) + away * SIZE);
     // SAFETY: this maps new memory, replaces no other mapping, and is never unmapped.
     let map = |at: usize| unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
