@@ -246,14 +246,18 @@ mod cases {
         assert_eq!((left_by(ran.pid).len(), here.path("producers").exists()), (0, false), "{ran:?}");
     }
 
-    /// A program starts when tracing by ATrace is already switched on for programs without a connection. No event is
+    /// A program starts before and after tracing by ATrace is switched on for programs without a connection. No event is
     /// recorded twice, and the only events that are not recorded are those that the command reports as lost.
     #[test]
     fn a_program_that_connects_late_is_recorded_once() {
         let name = case!({
+            let Ok(word) = std::env::var("WORD") else {
+                // The pattern matches this process, which never connects. It ends when its test does.
+                return std::io::stdin().lines().for_each(drop);
+            };
             atrace_init();
             for number in 0..200 {
-                atrace_instant(TAG, &format!("late {number:03}"));
+                atrace_instant(TAG, &format!("{word} {number:03}"));
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
         });
@@ -271,26 +275,39 @@ mod cases {
                 command.env("ATRACE_PROPERTIES", here.path("properties"));
                 command
             };
+            // Every recording gets the messages that all programs write to the marker.
+            let word = format!("late-{seconds}");
+            let start = || {
+                let mut program = with(here.cleared(&here.path("program"), &name));
+                program.args([&*name, "--exact", "--nocapture", "--test-threads=1"]);
+                program
+            };
+            let mut idle = start().stdin(std::process::Stdio::piped()).spawn().unwrap();
             let mut command = with(here.atrace(&name));
+            let pattern = here.path("program");
             let recording = Recording::start(
-                command.args(["record", "--wait", "-f", "-c", "sched", "-o", "out", "-a", "program"]),
+                command.args(["record", "-f", "-c", "sched", "-o", "out", "-a"]).arg(pattern),
             );
             std::thread::sleep(std::time::Duration::from_secs(seconds));
-            let mut program = with(here.cleared(&here.path("program"), &name));
-            let ran = end(program.args([&*name, "--exact", "--nocapture", "--test-threads=1"]));
-            assert!(ran.status.success(), "{ran:?}");
+            let program = end(start().env("WORD", &word));
+            assert!(program.status.success(), "{program:?}");
             let ran = recording.stop();
+            drop(idle.stdin.take());
+            assert!(common::end_of(idle).status.success());
             let trace = fs::read(here.path("out")).unwrap();
             // The trace of a busy machine is long, so it is searched once.
-            let found = trace
-                .windows(8)
-                .filter_map(|it| str::from_utf8(it.strip_prefix(b"late ")?).ok()?.parse().ok());
+            let found = trace.windows(word.len() + 4).filter_map(|it| {
+                str::from_utf8(it.strip_prefix(word.as_bytes())?.strip_prefix(b" ")?).ok()?.parse().ok()
+            });
             let mut numbers: Vec<u32> = found.collect();
             numbers.sort_unstable();
             assert!(numbers.is_sorted_by(|a, b| a < b), "after {seconds} s: {numbers:?}, {ran:?}");
             let lost = 200 - numbers.len() as u64;
             // On a machine that is busy for seconds, events before the connection are lost, and are reported.
             assert_eq!(lost, ran.told().1, "after {seconds} s: {ran:?}");
+            let message = format!("I|{}|{word} ", program.pid);
+            let is_marked = trace.windows(message.len()).any(|it| it == message.as_bytes());
+            assert!(is_marked || seconds < 2, "tracing by ATrace was not on: {ran:?}");
         };
         std::thread::scope(|scope| {
             for seconds in [1, 3] {
