@@ -553,7 +553,7 @@ mod cases {
         let line = ran.stderr.lines().find(|line| line.contains("50,000 events written")).expect("a report");
         let lost = line.split_once("lost ").unwrap().1.split_once(':').unwrap().0.replace(',', "");
         let lost: usize = lost.parse().expect("a number");
-        // Half a MiB keeps some 18,000 events of one CPU, and the program may have run on two.
+        // Each CPU has a buffer of this size, and the program may have run on two.
         let kept = here.saved().matches("tracing_mark_write: C|").count();
         assert!(lost > 0 && kept + lost == 50_000, "{kept} {line}");
         assert!(line.ends_with(" would have kept them"), "{line}");
