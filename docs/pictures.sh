@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the pictures of the README anew.
+# Makes the pictures of the README and of docs/programs.md anew.
 # Usage: docs/pictures.sh [costs] [trace] [lives]   (all, if none is named)
 #   costs   docs/costs.svg, with docs/costs.md and the lines of the README, of what the benches left: run `cargo bench` first
 #   trace   docs/trace.png, the example service recorded by `atrace run`, without rights, and shown by Perfetto's UI; with
