@@ -1,6 +1,6 @@
 //! The system's interfaces that ATrace needs: system properties, the kernel's `trace_marker`, libcutils, libandroid.
 //!
-//! The crate contains nearly all unsafe code of the workspace, and no code about events. To trace, use the crate
+//! Most unsafe code of the workspace is here and in `atrace-perfetto`. The crate has no code about events. To trace, use the crate
 //! `atrace`. On Android and Linux it offers:
 //!
 //! - [`properties`]: reads, sets and watches system properties, which come from bionic or, on a host, from a small
