@@ -143,8 +143,10 @@ fn layers(results: &Results) -> Vec<Judged> {
 fn fields_by_perfetto(results: &Results) -> Option<Judged> {
     let row = |case: TracingCase| results.row(case.name(), "perfetto_on");
     let (span, event) = row(TracingCase::SpanArgs).zip(row(TracingCase::EventArgs))?;
-    let (name, more) =
-        ("in Perfetto's memory, beside an event with them", span.interval().minus(&event.interval()));
+    let (name, more) = (
+        "in Perfetto's memory, minus an event with them, not side by side",
+        span.interval().minus(&event.interval()),
+    );
     Some(Judged::at_most(name, TracingCase::SpanArgs.name(), more, 60.0, (1, " ns")))
 }
 

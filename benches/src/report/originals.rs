@@ -33,8 +33,8 @@ fn text() -> String {
          (`target/report/report.html`) has the numbers of a run beside those published here.\n\n\
          There are {} lines. For {without} of them we have no number of the same kind; the column \
          \"nearest\" names the number that comes nearest. The text above each list explains how the original's measurement and ours correspond. \"×\" is the \
-         number of our operations that make up one operation of the original; if a run did fewer at once, its report \
-         says so beside the number.",
+         number of our operations that make up one operation of the original (100, if our number is a fraction and the \
+         original's is in percent); if a run did fewer at once, its report says so beside the number.",
         lines.len(),
     );
     out.push_str(&times());
@@ -84,6 +84,22 @@ fn section(original: &Original) -> String {
     let mut out = format!("\n## {}: {} lines\n", original.title, lines.len());
     if let Some(otherwise) = original.otherwise {
         let _ = write!(out, "\n{otherwise}\n");
+    }
+    let counted = |reason: fn(&Line) -> Option<&'static str>| {
+        let mut all: Vec<(&str, usize)> = Vec::new();
+        for reason in lines.iter().filter_map(|line| reason(line)) {
+            match all.iter_mut().find(|(other, _)| *other == reason) {
+                Some((_, lines)) => *lines += 1,
+                None => all.push((reason, 1)),
+            }
+        }
+        all
+    };
+    for (reason, lines) in counted(|line| line.none) {
+        let _ = write!(out, "\nA run lacks the rows of {lines} lines if {reason}.\n");
+    }
+    for (reason, lines) in counted(|line| line.zero) {
+        let _ = write!(out, "\nOur number may be 0 in {lines} lines: {reason}.\n");
     }
     for alike in lines.chunk_by(|a, b| a.alike == b.alike) {
         let has_near = alike.iter().any(|line| line.near.is_some());

@@ -188,7 +188,7 @@ pub enum Field {
     Time,
     /// The number of operations per second.
     PerSecond,
-    /// The number of allocated megabytes per second.
+    /// The number of allocated megabytes (2^20 bytes, as in JMH) per second.
     Rate,
     /// The number of allocated bytes.
     Bytes,

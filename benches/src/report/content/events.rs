@@ -42,7 +42,7 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
         "instructions, Rust / C++",
     ];
     let mut others = Table::new("All other kinds of event", columns);
-    let mut table = Table::new("The published events", columns).with_note("\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device. Only ratios of times can be compared between machines. On a host, C++ calls this workspace's libcutils (cc-bench/cutils). It makes each message with snprintf, as Android's libcutils does; tests compare each message with libcutils' format; and its instructions are counted. The column \"of AOSP's wrapper\" compares this library with a wrapper that, like AOSP's, calls a C function and makes a C string for each event. The column \"through libcutils, of C++\" compares this library, when it writes through libcutils (the default on Android), with C++.");
+    let mut table = Table::new("The published events", columns).with_note("\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device. Only ratios of times can be compared between machines. On a host, C++ calls this workspace's libcutils (cc-bench/cutils). It makes each message with snprintf, as Android's libcutils does; tests compare each message with libcutils' format. The column \"of AOSP's wrapper\" compares this library with a wrapper that, like AOSP's, calls a C function and, while tracing is on, makes a C string for each name. The column \"through libcutils, of C++\" compares this library, when it writes through libcutils (the default on Android), with C++.");
     for measured in &bench.rows {
         let rust = Id::of(&measured.id);
         let Some((state, event)) = rust.as_event() else { continue };
@@ -152,12 +152,15 @@ pub(super) fn subscriber(here: &Machine) -> Option<Section> {
         "allocations",
         "instructions",
     ];
-    let mut table = Table::new("The original's twelve, there and here", columns).with_note("The original benchmark measures its subscriber as a layer over tracing-subscriber's registry; the column \"here, over the registry\" measures ours in the same way. The column \"here, alone\" measures this workspace's subscriber without the registry; the allocations and instructions are also measured without the registry. Rows with a filter are compared with a program that has no subscriber. Rows with tracing off are compared with an empty layer over the registry, or with a subscriber that accepts everything and does nothing. Rows with tracing on are compared with raw writes of the same messages (one for an event, two for a span).");
+    let mut table = Table::new("The original's twelve, there and here", columns).with_note("The original benchmark measures its subscriber as a layer over tracing-subscriber's registry; the column \"here, over the registry\" measures ours in the same way. The column \"here, alone\" measures this workspace's subscriber without the registry; the allocations and instructions are also measured without the registry. Rows with a filter are compared with a program that has no subscriber. Rows with tracing off are compared with an empty layer over the registry, or with a subscriber that accepts everything and does nothing. Rows with tracing on are compared with raw writes, write(2) of the same messages (one for an event, two for a span).");
     for case in published::TRACING.iter() {
         let id = case.id().to_string();
         let measured = |id: &str| {
             let own = here.row(SUBSCRIBER, id);
-            let base = own.and_then(|own| own.vs.iter().chain(&own.vs_process).next());
+            // The bare system call instruction takes less time than a `write(2)`, with which all other tables compare.
+            let is_write = |base: &str| !base.starts_with("limit/inline_write");
+            let base =
+                own.and_then(|own| own.vs.iter().chain(&own.vs_process).find(|(base, _)| is_write(base)));
             let of = base.map_or_else(Cell::not_measured, |(base, _)| Cell::Text(base.clone()));
             [Cell::value(own), of, Cell::ratio(base.map(|(_, v)| v), NOT_MEASURED)]
         };
@@ -232,7 +235,7 @@ pub(super) fn perfetto(here: &Machine) -> Option<Section> {
     if events.is_empty() {
         return None;
     }
-    let text = "Nanoseconds of one operation in a loop, which writes packets into the memory that it shares with a tracing service; the service is this workspace's own, a separate process that writes the events to a file in memory. Rows exist only if every written event has arrived.";
+    let text = "Nanoseconds of one operation in a loop, which writes packets into the memory that it shares with a tracing service; the service is this workspace's own, a separate process that writes the events to a file in memory. Each event arrived or was reported as lost, and at most one in a thousand was lost; otherwise there are no rows.";
     let calls = bench.rows.iter().find_map(|row| row.counts.get(SYSTEM_CALLS.0));
     let calls = calls.map(|calls| {
         format!(
@@ -242,7 +245,7 @@ pub(super) fn perfetto(here: &Machine) -> Option<Section> {
     });
     let events = of_rows("Every kind of event", events).with_note("Each event is compared with a reading of the clock (limit/timestamp) and with perfetto/tracing_on_begin/10. Some events are also compared with a write(2) of their message to the marker (limit/raw_write_…), and with the same function when its events go to the marker (rust). All compared cases run in the same rounds. The text of a literal is sent only once for many events.");
     let more = of_rows("Threads, sessions, and the whole machine", more).with_note(
-        "Rows with several threads show the CPU time of an operation, compared with threads that only read the clock and fill memory of their own (own_memory). In rows with several sessions, each session gets every event. Rows of the whole machine show the CPU time of an event in the calling thread, the socket's thread and the service, at a thousand events each millisecond; for the marker, they show the CPU time in the calling thread. The row on_990_more shows how much longer begin/1000 takes than begin/10, compared with a copy of as many bytes into memory that a process on another processor has read (copy_of_990). If the two processors share their caches, as a guest's processors may in one run and not in the next, the copy takes a fraction of the time. The opening of a chunk, at every seventh such event, then has more weight in the ratio."
+        "Rows with several threads show the CPU time of an operation. Their growth from one thread is compared with the growth of threads that only read the clock and fill memory of their own (own_memory_growth). In rows with several sessions, each session gets every event. Rows of the whole machine show the CPU time of an event in the calling thread, the socket's thread and the service, at a thousand events each millisecond; for the marker, that of all threads of its process. The row on_990_more shows how much longer begin/1000 takes than begin/10, compared with a copy of as many bytes into memory that a process on another processor has read (copy_of_990). If the two processors share their caches, as a guest's processors may in one run and not in the next, the copy takes a fraction of the time. The opening of a chunk, at every seventh such event, then has more weight in the ratio."
             .to_owned()
             + &calls.unwrap_or_default(),
     );
@@ -290,4 +293,26 @@ pub(super) fn circumstances(here: &Machine) -> Option<Section> {
     let tables = circumstance(here, NAMES).into_iter().chain(threads(here));
     let parts: Vec<Part> = tables.map(Part::Table).collect();
     (!parts.is_empty()).then(|| Section::new("circumstances", "Names, threads, a watch", parts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::input::Bench;
+    use crate::row::Versus;
+
+    #[test]
+    fn events_of_tracing_are_compared_with_a_write_as_in_the_first_table() {
+        let mut row = Row::around("rust/tracing_on_event", 570.0, 1.0);
+        for (base, ratio) in [("limit/inline_write_of_on_event", 1.53), ("limit/raw_write_of_on_event", 1.03)]
+        {
+            row.vs.insert(base.to_owned(), Versus { ratio, low: ratio, high: ratio, sure: true });
+        }
+        let bench = Bench { rows: vec![row], environment: None };
+        let here = Machine { benches: [(SUBSCRIBER.to_owned(), bench)].into(), ..Machine::default() };
+        let Some(Part::Table(table)) = subscriber(&here).unwrap().parts.pop() else { panic!("no table") };
+        let text = table.markdown();
+        let line = text.lines().find(|line| line.contains("| tracing_on_event |")).unwrap();
+        assert!(line.contains("limit/raw_write_of_on_event | 1.03") && !line.contains("inline"), "{line}");
+    }
 }

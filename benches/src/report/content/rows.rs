@@ -134,7 +134,8 @@ fn checked(Check { of, by, from, to, .. }: &Check, here: &Machine) -> Option<(St
 
 /// Makes the table of the originals' findings, with our values of the same ratios.
 pub(super) fn shown(here: &Machine) -> Option<Table> {
-    let mut table = Table::new("", ["their tables show, in our words", "ratio", "there", "here", "shows it"]);
+    let mut table = Table::new("", ["their tables show, in our words", "ratio", "there", "here", "shows it"])
+        .with_note("A ratio here is the quotient of two medians, without an interval, because most of the two were not measured in the same rounds. \"Speed varied\" and \"not known\" beside a ratio are those of the two times.");
     for Original { title, findings, .. } in all() {
         for Finding { text, checks } in findings {
             for check in checks {
@@ -158,7 +159,7 @@ pub(super) fn not_kept(benches: &[(String, Vec<Judged>)]) -> Option<Table> {
     let all = || benches.iter().flat_map(|(bench, all)| all.iter().map(move |judged| (bench, judged)));
     let [missed, open, kept] = promise::counts(all().map(|(_, judged)| judged));
     let mut table = Table::new("", ["promise", "of", "measured", "asked", "came of it"])
-        .with_note(format!("Of {} promises, {kept} are kept; these are the others.", missed + open + kept));
+        .with_note(format!("Of {} promises that this run judged, {kept} are kept; these are the others. A promise whose row was not measured is left out.", missed + open + kept));
     let mut groups: BTreeMap<(&String, &String, &String), Vec<&Judged>> = BTreeMap::new();
     for (bench, judged) in all().filter(|(_, judged)| judged.verdict != Verdict::Kept) {
         groups.entry((bench, &judged.promise, &judged.limit)).or_default().push(judged);
@@ -312,7 +313,7 @@ fn value(of: &Measured, unit: &str, here: &Machine) -> Option<Value> {
         Field::Time => (row.median, row.low, row.high),
         Field::PerSecond => by_time,
         Field::Rate => {
-            let megabytes = row.bytes? / 1e6;
+            let megabytes = row.bytes? / f64::from(1 << 20);
             let (median, low, high) = counted("ops_per_s").unwrap_or(by_time);
             (median * megabytes, low * megabytes, high * megabytes)
         }
@@ -323,7 +324,13 @@ fn value(of: &Measured, unit: &str, here: &Machine) -> Option<Value> {
     let units = [("s/op", 1e9), ("ms/op", 1e6), ("us/op", 1e3)];
     let unit = units.iter().find(|(name, _)| *name == unit).map_or(1.0, |(_, ns)| *ns);
     let [median, low, high] = [median, low, high].map(|number| number * of.times / unit);
-    let known = row.known();
+    // Allocations are counted, and counts without a range are no rates: the uncertainty of the time is not theirs.
+    let is_count = match of.field {
+        Field::Bytes | Field::Allocations => true,
+        Field::Count(name) => !row.ranges.contains_key(name),
+        Field::Time | Field::PerSecond | Field::Rate => false,
+    };
+    let known = if is_count { Known::Well } else { row.known() };
     Some(Value { unit: String::new(), own: true, known, ..Value::times(low, median, high) })
 }
 
@@ -382,7 +389,7 @@ fn fields(of: &Environment) -> BTreeMap<String, String> {
 pub(super) fn reading() -> Section {
     Section::new("reading", "How to read this", Vec::new()).with_text([
             "Every number is the median over rounds, with the bounds of its 95 % interval in small print. The cases of one comparison run in turn within each round, so a disturbance of the machine affects both; a ratio is the median of the rounds' ratios, with an interval of its own. Compare ratios; times differ between machines and between days.",
-            "\"Speed varied\": the interval of the time is wider than 5 % and 0.15 ns to each side, but a ratio of the same rounds is known. \"Not known\": neither is known.",
+            "\"Speed varied\": the interval of the time is wider than 5 % and 0.15 ns to each side, but a ratio of the same rounds is known to within 5 %. \"Not known\": neither is known to within 5 %.",
             "A process can't have two subscribers, so to compare two subscribers, whole processes take turns, and each process is one round.",
             "Below a nanosecond, a difference of 0.3 ns only shows where the linker placed the code.",
     ])
@@ -423,6 +430,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_counted_is_known_although_the_time_is_not() {
+        let here = machine(|row| {
+            (row.noisy, row.bytes) = (true, Some(48.0));
+            row.counts.insert("polls".to_owned(), 3.0);
+        });
+        let known = |field| {
+            let of = Measured {
+                bench: "suspension",
+                id: "rust/semaphore_as_mutex/inline/none",
+                field,
+                times: 1.0,
+            };
+            value(&of, "", &here).unwrap().known
+        };
+        let fields = [Field::Time, Field::PerSecond, Field::Rate, Field::Bytes, Field::Count("polls")];
+        let not = Known::Not;
+        assert_eq!(fields.map(known), [not, not, not, Known::Well, Known::Well]);
+    }
+
+    #[test]
     fn ratios_of_a_finding_have_different_labels() {
         for Finding { text, checks } in all().into_iter().flat_map(|original| original.findings) {
             let labels: BTreeSet<_> = checks.iter().map(|check| [&check.of, &check.by].map(named)).collect();
@@ -444,6 +471,6 @@ mod tests {
             text.contains("| suspension: a poll | b, c | 1.07, 1.05 | ≤ 1.05 | 1 missed, 1 open |"),
             "{text}"
         );
-        assert!(text.contains("Of 3 promises, 1 are kept"), "{text}");
+        assert!(text.contains("Of 3 promises that this run judged, 1 are kept"), "{text}");
     }
 }
