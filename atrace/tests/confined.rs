@@ -140,6 +140,34 @@ mod cases {
         assert!(ended.success(), "{ended}");
     }
 
+    /// Tests that the thread for Perfetto has made its first attempt when the functions return that a program calls
+    /// before it confines itself. The status of a thread that has not tried is "connecting".
+    #[test]
+    fn the_first_attempt_is_over_before_a_program_confines_itself() {
+        let name = case!({
+            let has_tried = || perfetto::status().to_string().contains("can't connect");
+            atrace_init();
+            assert!(has_tried(), "{}", perfetto::status());
+            let child = fork();
+            if child == 0 {
+                atrace_update_tags();
+                assert!(has_tried(), "{}", perfetto::status());
+                // SAFETY: no preconditions; ends the child.
+                unsafe { libc::_exit(0) }
+            }
+            let mut status = 0;
+            // SAFETY: `status` is writable.
+            assert_eq!((unsafe { libc::waitpid(child, &mut status, 0) }, status), (child, 0));
+        });
+        let place = Place::file();
+        for _ in 0..10 {
+            let mut command = place.command(&name);
+            command.env("ATRACE_BACKEND", "perfetto").env("PERFETTO_PRODUCER_SOCK_NAME", place.path("none"));
+            let ended = command.status().unwrap();
+            assert!(ended.success(), "{ended}");
+        }
+    }
+
     /// Tests a marker that is a regular file. An event after a switch of tracing must then check the limit of the size
     /// of files.
     #[test]

@@ -17,6 +17,7 @@ mod cases {
     use std::time::{Duration, Instant};
 
     use atrace::{AtraceTag, atrace_init, atrace_instant, perfetto};
+    use atrace_cli::service::{Keep, Service};
     use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
     use tracing_subscriber::prelude::*;
 
@@ -443,6 +444,45 @@ mod cases {
         });
         let place = Place::new();
         common::run(&mut place.program(&name));
+    }
+
+    /// Tests a program that first only wants to be found, and later asks for the connection: it finds services that
+    /// nobody announces, whether they start before or after it has asked.
+    #[test]
+    fn a_program_that_asks_for_the_connection_later_looks_again_and_again() {
+        let name = case!({
+            atrace_init();
+            fs::write("waits", "").unwrap();
+            until("it may ask", || Path::new("ask").exists());
+            perfetto::connect();
+            atrace_instant(TAG, "first");
+            run(|| _ = atrace_instant(TAG, "later"));
+        });
+        for is_there_first in [true, false] {
+            let place = Place::new();
+            let serve = || {
+                let listener = UnixListener::bind(place.path("socket")).unwrap();
+                fs::set_permissions(place.path("socket"), fs::Permissions::from_mode(0o666)).unwrap();
+                let keep = Keep::File { file: fs::File::create(place.path("trace")).unwrap(), max: None };
+                let own = atrace_sys::process::user();
+                let uid = if own == 0 { USER } else { own };
+                Service::start(listener, uid, keep).unwrap()
+            };
+            fs::write(place.path("runs"), "").unwrap();
+            let running = Running(Some(place.program(&name).spawn().unwrap()), place.path("runs"));
+            until("it waits", || place.path("waits").exists());
+            let mut service = is_there_first.then(serve);
+            fs::write(place.path("ask"), "").unwrap();
+            until("it has asked", || place.path("is there").exists());
+            let service = service.take().unwrap_or_else(serve);
+            until("an event has come", || service.events() > 0);
+            let ran = running.end();
+            assert!(ran.status.success(), "{ran:?}");
+            let report = service.finish();
+            let trace = fs::read(place.path("trace")).unwrap();
+            let has_first = trace.windows(5).any(|part| part == b"first");
+            assert!(has_first || !is_there_first, "the first event is missing: {report:?}");
+        }
     }
 
     #[test]

@@ -83,9 +83,13 @@ fn start() -> bool {
 /// after [`expect_events`]). If no service runs, the thread tries again and again.
 pub fn connect() {
     let _undisturbed = Undisturbed::new();
-    link::be_persistent();
+    let has_sought = link::be_persistent();
     if start() {
-        startup::wait();
+        if has_sought && is_service_there() {
+            startup::wait_for_another(&|| standing().0 == Standing::CONNECTED);
+        } else {
+            startup::wait();
+        }
     }
 }
 
@@ -119,15 +123,16 @@ pub fn is_service_there() -> bool {
 /// This starts no thread: a program that writes no event does not connect.
 pub fn expect_events() {
     startup::be_patient();
-    link::be_persistent();
+    let _ = link::be_persistent();
     IS_EXPECTED.store(true, Ordering::Relaxed);
     prepare().into_iter().for_each(startup::expect);
 }
 
-/// Starts the socket thread now, if the first event would start it otherwise.
+/// Starts the socket thread now, if the first event would start it otherwise, and waits for the thread's first attempt to
+/// connect, as [`seek`] does: the program may confine itself afterwards.
 pub fn start_if_expected() {
-    if POOL.shared().is_some_and(|shared| shared.presumed.load(Ordering::Relaxed) & ASK != 0) {
-        start();
+    if POOL.shared().is_some_and(|shared| shared.presumed.load(Ordering::Relaxed) & ASK != 0) && start() {
+        link::wait_for_first();
     }
 }
 

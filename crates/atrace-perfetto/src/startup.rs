@@ -108,6 +108,12 @@ pub(crate) fn wait_anew() {
     wait_until(&is_answered, &AtomicU64::new(0), 0);
 }
 
+/// Waits until `is_connected` returns true, for the maximum time from this call on: the answer to an earlier attempt,
+/// that there is no service, is no longer the answer.
+pub(crate) fn wait_for_another(is_connected: &dyn Fn() -> bool) {
+    wait_until(is_connected, &AtomicU64::new(0), 0);
+}
+
 fn is_answered() -> bool {
     ANSWERED.load(Ordering::Acquire) == generation().number()
 }

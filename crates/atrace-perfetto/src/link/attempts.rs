@@ -1,7 +1,8 @@
 //! Determines when the socket thread tries again to connect to the service.
 //!
 //! In a process that asked for the connection, the thread tries again after pauses that double. In a process that only
-//! seeks a service, the thread tries once after it has lost the connection, and then sleeps until the *serial* changes.
+//! seeks a service, the thread tries once after it has lost the connection, and then sleeps until the *serial* changes, or
+//! the process asks for the connection.
 //! The serial is a word in the property store of the process's user; `atrace record` changes it once it listens. The
 //! thread polls only if the system denies the sleep.
 //!
@@ -38,14 +39,27 @@ static IS_PERSISTENT: AtomicBool = AtomicBool::new(false);
 /// The serial: a word in memory that changes when a service may have started.
 static SERIAL: OnceRef<AtomicU32> = OnceRef::new();
 
-/// Makes the process try to connect again and again.
-pub(crate) fn be_persistent() {
-    IS_PERSISTENT.store(true, Ordering::Relaxed);
+/// The generation of the process whose thread sleeps until the serial changes, or 0.
+static ASLEEP: AtomicU64 = AtomicU64::new(0);
+
+/// Makes the process try to connect again and again. Returns whether the thread slept until the serial changes. It then
+/// tries at once.
+pub(crate) fn be_persistent() -> bool {
+    IS_PERSISTENT.store(true, Ordering::SeqCst);
+    let is_asleep = || ASLEEP.load(Ordering::SeqCst) == generation().number();
+    let (was_asleep, until) = (is_asleep(), clock::asked() + PATIENCE);
+    // The thread may be about to sleep, so one wake is not enough. The other processes that sleep on this word see that
+    // it has not changed.
+    while is_asleep() && clock::asked() < until {
+        SERIAL.get().into_iter().for_each(futex::wake);
+        thread::pause(LOOK);
+    }
+    was_asleep
 }
 
 /// Returns whether the process tries to connect again and again.
 pub(crate) fn is_persistent() -> bool {
-    IS_PERSISTENT.load(Ordering::Relaxed) || SERIAL.get().is_none()
+    IS_PERSISTENT.load(Ordering::SeqCst) || SERIAL.get().is_none()
 }
 
 /// Sets the serial: a word in memory that changes when a service may have started. Only the first call has an effect.
@@ -56,9 +70,9 @@ pub(crate) fn set_serial(serial: &'static AtomicU32) {
 /// The generation (see [`atrace_sys::fork`]) of the process whose thread has made its first attempt: the thread is
 /// connected, or sleeps until the next attempt.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-/// The maximum time that [`wait_for_first`] waits, in nanoseconds.
+/// The maximum time that a thread of the program waits for the socket thread here, in nanoseconds.
 const PATIENCE: u64 = 5_000_000_000;
-/// The pause between two checks of [`wait_for_first`].
+/// The pause between two checks whether this wait is over.
 const LOOK: Duration = Duration::from_micros(50);
 
 /// Waits until the socket thread has made its first attempt, or there is no such thread; for at most [`PATIENCE`].
@@ -144,8 +158,15 @@ impl Attempts {
                 thread::pause(left);
                 continue;
             };
-            if futex::wait(serial, self.seen, left).is_err() {
+            ASLEEP.store(if until.is_none() { generation().number() } else { 0 }, Ordering::SeqCst);
+            let has_asked = until.is_none() && is_persistent();
+            if !has_asked && futex::wait(serial, self.seen, left).is_err() {
                 thread::pause(left.min(WITH_RIGHTS)); // The system denies it.
+            }
+            ASLEEP.store(0, Ordering::SeqCst);
+            if has_asked {
+                self.pause = FIRST;
+                return true;
             }
             let now = serial.load(Ordering::Relaxed);
             if now != self.seen {
