@@ -34,14 +34,18 @@ pub fn atrace_init() {
     atrace_get_enabled_tags();
 }
 
-/// Returns the tags that are enabled in this process, for ATrace or in a session of Perfetto. Returns
-/// [`AtraceTag::NotReady`] after [`atrace_set_tracing_enabled`]`(false)`.
+/// Returns the tags that are enabled in this process, for ATrace or in a session of Perfetto. While it is not known which
+/// sessions exist, all tags count as enabled. Returns [`AtraceTag::NotReady`] after
+/// [`atrace_set_tracing_enabled`]`(false)`.
 pub fn atrace_get_enabled_tags() -> AtraceTag {
     refresh::tags()
 }
 
 /// Returns whether at least one of the tags in `tag` is enabled. Call this before work that is done only for
 /// a trace.
+///
+/// While it is not known which sessions of Perfetto exist, all tags count as enabled. Like the first event of a process,
+/// the first call may connect to Perfetto's service and wait for its answer.
 ///
 /// The functions that write events check their tag themselves.
 ///
@@ -75,8 +79,8 @@ pub fn atrace_set_tracing_enabled(enabled: bool) {
 
 /// Reads the properties and the name of the process again, and checks whether the marker is still open.
 ///
-/// A call is needed if the process was renamed, or if a property `debug.atrace.app_*` was changed and
-/// `debug.atrace.tags.enableflags` was not set after it. As in libcutils, an event notices only that
+/// A call is needed if the process was renamed, or if a property `debug.atrace.app_*` or `debug.atrace.prefer_sdk` was
+/// changed and `debug.atrace.tags.enableflags` was not set after it. As in libcutils, an event notices only that
 /// `debug.atrace.tags.enableflags` was set. ([Descriptors](crate#descriptors) and [Confinement](crate#confinement) name
 /// two other cases.)
 pub fn atrace_update_tags() {

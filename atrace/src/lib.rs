@@ -15,10 +15,11 @@
 //! tracing is on, an event for ATrace costs one `write(2)` of a message on the stack, plus a few nanoseconds. An event
 //! does not allocate, except in the cases [below](#signal-handlers). The functions that write events do not panic,
 //! block, raise a signal or change errno, whatever the text of the name, the state of the trace buffer or the content
-//! of the properties. There are two exceptions: a closure that writes a name may panic, and the program may [reuse the
-//! number of the marker's descriptor](#descriptors). Only an event for [Perfetto's service](#perfettos-service) may
-//! wait: for the service, if it is one of the first events of its process, and for room in the shared memory, if a
-//! session asks for that.
+//! of the properties. There are exceptions: a closure that writes a name may panic; libcutils takes a lock when it
+//! reads the tags after a switch; and if the program [reuses the number of the marker's descriptor](#descriptors), or
+//! sets a limit for the size of files below that of a file that `ATRACE_MARKER` names, an event may block or raise a
+//! signal. Only an event for [Perfetto's service](#perfettos-service) may wait: for the service, if it is one of the
+//! first events of its process, and for room in the shared memory, if a session asks for that.
 //!
 //! # When is tracing on?
 //!
@@ -28,11 +29,12 @@
 //!
 //! - [`AtraceTag::App`] is enabled if one of the patterns `debug.atrace.app_0` … matches the name of the process;
 //! - [`AtraceTag::Always`] is enabled even if no tag was switched on;
-//! - any other tag is enabled if its bit is set in `debug.atrace.tags.enableflags`.
+//! - any other tag is enabled if its bit is set in `debug.atrace.tags.enableflags`. If this property is not a number, no tag
+//!   is enabled.
 //!
-//! The first event after a switch of tracing notices the switch. [`atrace_is_tag_enabled`] returns whether a tag is
-//! enabled, for code that prepares data only for a trace. [`watch()`](watch::watch) calls a function when the enabled
-//! tags change.
+//! The first event after a switch of tracing notices the switch (libandroid may notice it a moment later).
+//! [`atrace_is_tag_enabled`] returns whether a tag is enabled, for code that prepares data only for a trace.
+//! [`watch()`](watch::watch) calls a function when the enabled tags change.
 //!
 //! # Where do events go?
 //!
@@ -43,7 +45,8 @@
 //! | other systems | none |
 //!
 //! Environment variables change these rules, except in a process with elevated rights (`AT_SECURE`). If one of the
-//! first three variables has an invalid value, tracing is off in the process, and one message on stderr says so.
+//! first three variables is used and has an invalid value, the process writes no events for ATrace, and one message on
+//! stderr says so. [`perfetto::connect`] and [`perfetto::record_to`] still work.
 //!
 //! | variable | value |
 //! |---|---|
@@ -54,9 +57,11 @@
 //! | `ATRACE_STATE` | `none`: the process publishes no state (hosts) |
 //!
 //! The backend is chosen and opened once: before `main`, or by the `dlopen` that loads the library. So a variable that
-//! the program sets for itself after that comes too late. An event opens no file, with two exceptions: it reopens the
-//! marker if the program has closed it, and it creates the memory file described below, if there is none yet. If the
-//! backend could not be opened for lack of descriptors or memory, these functions try again: [`atrace_init`],
+//! the program sets for itself after that comes too late. (`ATRACE_SHMEM_KB` is read at the first call of
+//! [`atrace_init`], [`perfetto::connect`] or [`perfetto::record_to`].) An event opens no file, with three exceptions:
+//! it reopens the marker if the program has closed it; it creates the memory file described below, if there is none
+//! yet; and the first event of a process that it connects to Perfetto's service reads `/proc/self/stat`. If the backend
+//! could not be opened for lack of descriptors or memory, these functions try again: [`atrace_init`],
 //! [`atrace_get_enabled_tags`], [`sink()`], [`atrace_update_tags`], [`atrace_set_tracing_enabled`],
 //! [`perfetto::connect`], [`perfetto::record_to`], and a [watch](watch::watch) once a second.
 //!
@@ -86,9 +91,10 @@
 //! of both backends, and [`atrace_set_tracing_enabled`] disables both backends.
 //!
 //! For Perfetto, names keep all their bytes. A name or a string argument that is passed as `&str` may have 64 KiB (the
-//! name of a track or a counter 1 KiB), and an event about 256 KiB; longer ones are cut ([Arguments](#arguments) has
-//! the lower limits of other events). An [`atrace_end`] is dropped if its begin was not recorded in the same session.
-//! An event is lost and counted if it is written by a signal handler that interrupts another event of its thread.
+//! name of a track or a counter 1 KiB); longer ones are cut. An event may have about 256 KiB; a longer one gets the
+//! lower limits of some other events ([Arguments](#arguments)). An [`atrace_end`] is dropped if its begin was not
+//! recorded in the same session. An event is lost and counted if it is written by a signal handler that interrupts
+//! another event of its thread.
 //!
 //! With `ATRACE_BACKEND=perfetto` the first event of the process connects. If a service runs, the event waits until the
 //! service has reported which sessions exist, at most 5 s. An event does not wait in a signal handler, that is, on a
@@ -101,7 +107,8 @@
 //! 4095. A program may close descriptors that it did not open; files that it opens then get the lowest free numbers,
 //! which rarely include the marker's number.
 //!
-//! If the program has closed the marker, the next event opens it again and is not lost. But if the program has opened
+//! If the program has closed the marker, the next event opens it again and is not lost, if the process may still open it
+//! (for `fd:N:DEV:INO`, if N is still open). But if the program has opened
 //! another file meanwhile, and this file got the marker's number, events are written into the file until the library
 //! notices:
 //!
@@ -135,13 +142,17 @@
 //! - events and switches need `write` and `fstat` (`newfstatat` in new C libraries), and `prlimit64` if events go to a
 //!   regular file;
 //! - a [watch](watch::watch) also needs `futex` and the calls of the allocator;
-//! - events for Perfetto ask now and then for the thread's id and name, and whether seccomp confines the thread
-//!   (`gettid`, `prctl`). A process is no longer [attached](atrace_init) to recordings if its main thread, or each
-//!   of its threads, is confined, or if its main thread has ended;
+//! - events for Perfetto ask now and then for the ids of the process and the thread, the thread's name, and whether
+//!   seccomp confines the thread (`getpid`, `gettid`, `prctl`). Long events, and events that wait for room, also ask whether
+//!   they are in a signal handler (`sigaltstack`, `rt_sigprocmask`, `rt_sigaction`), and the latter sleep (`ppoll`);
+//! - a process is no longer [attached](atrace_init) to recordings if its main thread, or each of its threads, is confined,
+//!   or if its main thread has ended. This is not noticed before Linux 5.9, and not after [`perfetto::connect`]. A filter for all
+//!   threads must leave the socket's thread its calls, which `docs/security.md` of the repository lists;
+//! - without a state page (`ATRACE_STATE=none`, Android), the first event needs `getpid`;
 //! - reopening a marker that was closed needs more calls.
 //!
-//! [`atrace_init`] reads and stores the name of the process; a forked child inherits the stored name. A program that
-//! changes the name must call [`atrace_update_tags`].
+//! The name of the process is read once, when the library is loaded or, at the latest, by [`atrace_init`]; a forked
+//! child inherits the stored name. A program that changes the name must call [`atrace_update_tags`].
 //!
 //! # Signal stacks
 //!
@@ -178,13 +189,15 @@
 //!
 //! The functions that end in `_args` take typed arguments and flows ([`Arg`]). For ATrace, arguments become text after
 //! the name. In Perfetto's memory the arguments keep their types, and a string may have 64 KiB. Lower limits apply to
-//! events in a signal handler, or in a session that leaves out arguments or names: 1,000 bytes for a string, 2 KiB for
-//! all arguments of an event together, and 1 KiB for the event's name. A string that is cut ends in `…`, and an
-//! argument `left_out` has the number of arguments for which there was no room. A name that is formatted, or written by
-//! a closure, has at most 1023 bytes, and a [`Name`] in Perfetto's memory at most 512.
+//! events in a signal handler, in a session that leaves out arguments or names, or with more than about 256 KiB: 1,000
+//! bytes for a string, 2 KiB for all arguments of an event together, and 1 KiB for the event's name (without arguments,
+//! a name of up to 6 KiB stays whole). The name of an argument has at most 64 bytes. A string that is cut ends in `…`,
+//! and an argument `left_out` has the number of arguments for which there was no room. A name that is formatted, or
+//! written by a closure, has at most 1023 bytes, and a [`Name`] in Perfetto's memory at most 512 where a number stands
+//! for it.
 //!
-//! A name may also be a [`Name`], a constant that each thread usually sends to Perfetto's service only once in many events.
-//! [`trace_name!`] and [`trace_method!`] make such a constant.
+//! A name may also be a [`Name`], a constant that each thread usually sends to Perfetto's service only once in many
+//! events. [`trace_name!`] and [`trace_method!`] make such a constant.
 //!
 //! # Tracers
 //!
@@ -193,8 +206,9 @@
 //!
 //! # Pairing
 //!
-//! `atrace_begin` and `atrace_end` nest on each thread. Like AOSP's functions, they do not remember which slices are
-//! open: if tracing is switched between a begin and its end, one of the two is missing. A [`ScopedEvent`] writes its
+//! `atrace_begin` and `atrace_end` nest on each thread. Like AOSP's functions, they do not remember for ATrace
+//! which slices are open: if tracing is switched between a begin and its end, one of the two is missing. (In Perfetto's
+//! memory, an end without its begin is dropped.) A [`ScopedEvent`] writes its
 //! end if and only if its begin was written.
 //!
 //! # Fork

@@ -8,7 +8,8 @@ use crate::producer::{Number, hash};
 
 pub(crate) use self::source::{Source, Text};
 
-/// A constant name. Each thread sends the text to Perfetto's service once, and again only after many events. An event
+/// A constant name. Each thread sends the text to Perfetto's service once, and again only after many events. (A counter's
+/// name is the name of a track. A thread remembers up to eight of these, fewer if they share a place.) An event
 /// for Perfetto contains only a number that stands for the name. Without arguments, async slices and events on named
 /// tracks are exceptions: they contain the text, and a session's `filter_dynamic_event_names` treats it like other texts.
 ///

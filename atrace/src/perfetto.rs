@@ -20,8 +20,9 @@ use crate::{AtraceTag, producer, refresh, watch};
 /// Makes this process a producer of Perfetto's data source `track_event`, permanently.
 ///
 /// If a service runs, this function waits until the service has reported which sessions exist: at most 100 ms, or 5 s
-/// with `ATRACE_BACKEND=perfetto`, as under `atrace run`. An event that a session wants counts as [lost](Status::lost)
-/// if it is written before this report.
+/// with `ATRACE_BACKEND=perfetto`, as under `atrace run`. An event that another thread writes before this report waits for
+/// it, too. If the event waits in vain, or does not wait (in a signal handler), and a session wants it, it counts as
+/// [lost](Status::lost).
 ///
 /// After the call, the process has one more thread, which runs no code of the program. Calling this again does nothing.
 /// A forked child connects at its first event, as a separate producer.

@@ -13,7 +13,7 @@ use crate::slice::Slice;
 /// A guard that ends its slice when it is dropped.
 ///
 /// The guard writes the end if and only if the begin was written. So each begin in the trace has its end, even if
-/// tracing is switched between them. In a forked child the guard writes nothing, because the slice belongs to the
+/// tracing is switched between them. (libandroid omits the end if tracing was switched off.) In a forked child the guard writes nothing, because the slice belongs to the
 /// parent.
 ///
 /// The guard can't be sent to another thread, because an end closes the youngest slice of the thread that

@@ -144,7 +144,8 @@ pub struct TrackSlice {
 
 impl TrackSlice {
     /// Begins a slice as [`atrace_async_for_track_begin`](crate::atrace_async_for_track_begin) does, with a name of
-    /// any type. Returns `None` if the begin was not written, as [`Enabled::begin`](crate::tracer::Enabled::begin) does.
+    /// any type. Returns `None` if the begin was not written. Unlike [`Enabled::begin`](crate::tracer::Enabled::begin), this
+    /// includes a begin that counts as lost.
     #[inline(always)]
     pub fn begin(tag: AtraceTag, track_name: &str, name: impl EventName, cookie: i32) -> Option<Self> {
         emit(tag, track_name, name, move || Kind::TrackBegin(cookie.into()), ())

@@ -62,15 +62,15 @@ pub(crate) fn publish() {
 /// |---|---|
 /// | `version` | the version of this crate |
 /// | `pid` | the process that the page describes; a forked child that has not published yet shows its parent's page |
-/// | `sink` | a word of [`SinkInfo::kind`](crate::SinkInfo::kind) |
-/// | `reason` | why events go nowhere |
+/// | `sink` | a word of [`SinkInfo::kind`](crate::SinkInfo::kind), except `Perfetto` |
+/// | `reason` | why there is no sink of ATrace |
 /// | `place`, `marker` | where the marker was opened; its descriptor, device and inode |
 /// | `dropped` | how many events could not be written, and the last errno |
 /// | `library`, `lacks` | the library that events go to; a function that the library does not have |
 /// | `properties` | the property store |
 /// | `serial`, `tags` | the serial of the flags property (or of the whole store, if that property does not exist) when it was last read, and the tags enabled since, in hexadecimal |
 /// | `perfetto` | the state of the connection to Perfetto's service, if the process may connect; a system error is `errno N` |
-/// | `filters` | how many [watches of tracers](crate::watch::watch_backends) there are |
+/// | `filters` | how many [watches of tracers](crate::watch::watch_backends) there are, with those that the process inherited at a fork and that no longer run |
 ///
 /// # Examples
 ///

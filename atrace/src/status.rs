@@ -50,7 +50,7 @@ impl Status {
     }
 
     /// Returns how many events were lost: because the memory was full, because a signal handler wrote them while it
-    /// interrupted another event of its thread, because more than 4095 threads wrote events at once, or because the
+    /// interrupted another event of its thread, because more than 4095 living threads have written events, or because the
     /// service had not yet reported which sessions exist. An event that two sessions lost because the memory was full
     /// counts twice.
     pub fn lost(&self) -> u64 {

@@ -20,7 +20,8 @@ bitflags! {
     /// [`Always`](Self::Always) is enabled even if no tag was switched on, unless the property
     /// `debug.atrace.tags.enableflags` is not a number, the process has disabled tracing, or events go through
     /// libandroid; [`Never`](Self::Never) is never enabled. [`App`](Self::App) follows the properties
-    /// `debug.atrace.app_*`. The property `debug.atrace.tags.enableflags` switches the other tags.
+    /// `debug.atrace.app_*`. The property `debug.atrace.tags.enableflags` switches the other tags. If it is not a number, no tag is
+    /// enabled.
     ///
     /// # Examples
     ///

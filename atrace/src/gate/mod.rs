@@ -21,8 +21,8 @@
 //! no lock.
 //!
 //! In all other cases the caller leaves the fast path. If the serial has changed, or a thread is reading the
-//! properties right now, `refresh.rs` reads them again. So the first event after a switch notices the switch: no
-//! event acts on old tags, and no thread polls.
+//! properties right now, `refresh.rs` reads them again. So the first event after a switch notices the switch, and
+//! no thread polls. (libandroid may notice it a moment later.)
 //!
 //! A flags property that does not exist yet has no serial. Until the property exists, the gate compares the serial
 //! of the whole property store, which changes when a property is added.

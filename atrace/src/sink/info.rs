@@ -22,7 +22,7 @@ pub struct SinkInfo {
 
 impl SinkInfo {
     /// Returns the kind of backend to which the events of this process go, in one word. The state page
-    /// ([`state_page`](crate::state_page)) has the same word.
+    /// ([`state_page`](crate::state_page)) has the same word, but `None` in place of `Perfetto`.
     ///
     /// | word | events go to |
     /// |---|---|

@@ -91,7 +91,8 @@ impl Drop for Watch {
 /// The callback runs on the watching thread, or on a thread that calls a function which may change the tags at once:
 /// [`atrace_set_tracing_enabled`], [`atrace_update_tags`], [`atrace_init`](crate::atrace_init),
 /// [`perfetto::connect`](crate::perfetto::connect) or [`perfetto::record_to`](crate::perfetto::record_to). The callback
-/// is never called by two threads at once, and the calls are in the order of the changes. If several changes happen
+/// is never called by two threads at once, and the calls are in the order of the changes. If another thread is calling
+/// callbacks, these functions wait until they have returned, for about a second at most. If several changes happen
 /// before the callback returns, only the last change is reported. The callback is called only for changes, not for the
 /// tags that are enabled when the watch begins. A panic in the callback is caught.
 ///

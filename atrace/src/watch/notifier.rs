@@ -2,7 +2,7 @@
 //!
 //! One thread at a time calls the callbacks. If another thread wants to call them meanwhile, it sets a flag and
 //! returns; the first thread then compares the value once more. So the last change is always reported, earlier changes
-//! may be skipped, and no thread waits for a callback. The lock is not held during callbacks.
+//! may be skipped, and no thread waits here for a callback. The lock is not held during callbacks.
 
 use std::sync::PoisonError;
 
