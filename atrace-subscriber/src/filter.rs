@@ -46,7 +46,7 @@ use crate::interest_cache::{Answer, Follower, ORDINARY};
 /// The caches are rebuilt after a switch of tracing as described at
 /// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter), on an ordinary thread, if the stack
 /// contains an [`AtraceLayer`](crate::AtraceLayer), an [`AtraceSubscriber`](crate::AtraceSubscriber) or this type as a
-/// layer. If the stack contains none of these, the filter is asked at each span and event.
+/// layer. If no stack of the process contains any of these, the filter is asked at each span and event.
 ///
 /// [issue]: https://github.com/tokio-rs/tracing/issues/2519
 #[derive(Debug)]

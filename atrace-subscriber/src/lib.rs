@@ -32,7 +32,8 @@
 //!
 //! # One backend
 //!
-//! [`atrace`] chooses a backend for each event: Perfetto if only a session wants it, else ATrace.
+//! [`atrace`] chooses a backend for each event: Perfetto if only a session wants it, or if the property
+//! `debug.atrace.prefer_sdk` has the tag's bit; else ATrace.
 //! [`only_atrace`](atrace::tracer::only_atrace) and [`only_perfetto`](atrace::tracer::only_perfetto) return a tag for
 //! one backend. A subscriber, layer or filter with such a tag follows that backend alone. Two layers, one for each
 //! backend, write each event to every backend that wants it.
@@ -111,7 +112,7 @@
 //!
 //! # How spans and events are shown by Perfetto
 //!
-//! If only a session of Perfetto's service wants the tag ([`atrace::perfetto`]), fields are not text: a viewer gets
+//! If events go to Perfetto ([`atrace::perfetto`]; [One backend](#one-backend) says when), fields are not text: a viewer gets
 //! constant names, and values with their types.
 //!
 //! | in the program | in the trace |
@@ -130,10 +131,10 @@
 //! | a span that is entered again, on whichever thread | another slice, and an arrow to it (a flow) from the one before; the first arrow comes from the life |
 //! | `follows_from` | an arrow from the last slice of the one span to the slices of the other |
 //! | a span with a field `atrace.track` | an async slice on the track of that name, in place of the life; overlapping slices are on tracks of one name, which the viewer merges |
-//! | a span created while tracing was off or events went to ATrace | a slice with its name; with its arguments if tracing was off and [`with_fields_while_off`](AtraceLayer::with_fields_while_off) was called |
+//! | a span created while tracing was off or events went to ATrace | a slice with its name; with its arguments if tracing was off, [`with_fields_while_off`](AtraceLayer::with_fields_while_off) was called, and the process was connected to the service or could be recorded when the span was created |
 //! | a record of the `log` crate | an event, with `log.file` and the like as arguments |
 //! | a value that panics | the text written so far and `<panicked>`, and nothing further of that event |
-//! | a text argument of more than 1,000 bytes | its beginning and `…`; if arguments have no room, an argument `left_out` has their number |
+//! | a text argument of more than 997 bytes, or for which there is less room | its beginning and `…`; if arguments have no room, an argument `left_out` has their number |
 //!
 //! The constant data of a callsite is sent once by each thread, and again after many events. If a program has more than
 //! 16,000 callsites, each event of a further callsite contains the callsite's data. [`AtraceSubscriber`] alone usually
@@ -162,8 +163,8 @@
 //! - *Lanes.* Lives are on *lanes*: tracks with the name of the outermost span on them, usually a root span. A life
 //!   nests on its parent's lane. A life that overlaps a sibling takes a free lane of its own name. So there are hardly
 //!   more lanes than lives that are open at the same time.
-//! - The parent of a span is the explicit parent or, without one, the innermost span that the thread was in. A span
-//!   closes after the lives of its children, as in a `Registry`. (With [`AtraceSubscriber`] alone, a span does not
+//! - The parent of a span is the explicit parent or, without one, the innermost stored span that the thread was in (of
+//!   the 32 outermost spans on the thread, the innermost 16 are examined). A span closes after the lives of its children, as in a `Registry`. (With [`AtraceSubscriber`] alone, a span does not
 //!   wait for a child whose life has not begun yet.)
 //! - *Numbers.* Every life has an argument `span`, the number of the span in its process, and an argument `parent`,
 //!   the number of its parent, if the parent is stored. The polls have the same arguments, so SQL can join polls and
@@ -205,11 +206,12 @@
 //! *Signals.* With [`AtraceSubscriber`] alone, a signal handler may create, enter and leave spans wherever it
 //! interrupts its thread; it must leave the spans that it has entered. (A `Registry` panics if a handler interrupts it
 //! and uses it.) A handler must not allocate or wait for a lock. At the first use of a callsite `tracing` may take a
-//! lock, and this crate allocates if its table of callsites has to grow. This crate also allocates when more spans with
-//! fields are alive than ever before, when the fields of a span need more room than before, for a span with a field
-//! `atrace.track` or `otel.name`, or when a thread is more than 32 spans deep for the first time. To make sure that no
-//! handler allocates, first create the largest number of spans that the program needs, and enter them as deep as it
-//! does, outside of a handler.
+//! lock, and this crate allocates if its table of callsites has to grow. This crate also allocates when more stored
+//! spans are alive than ever before (spans with fields; for Perfetto also others), when more [lives](#lives) are open than
+//! ever before, when the fields of a span need more room than before, for a span with a field `atrace.track` or with a
+//! field that names it (`otel.name`), or when a thread is more than 32 spans deep for the first time. To make sure that no
+//! handler allocates, first create the largest number of spans that the program needs, let as many be asynchronous as it
+//! does, and enter them as deep as it does, outside of a handler.
 //!
 //! *Fork.* A child may trace at once, and waits for no thread of its parent. With a filter, its callsites stay
 //! enabled or disabled as its parent's were during the fork, until the child calls [`after_fork`]. The child does not

@@ -16,7 +16,7 @@ use crate::span_stack;
 ///
 /// This type, used as a subscriber, is the fastest way to trace. It needs no `Registry`, seldom stores a synchronous
 /// span without fields, and hardly allocates once its buffers exist: only for a span with a field `atrace.track` or
-/// `otel.name`.
+/// a field that names it, and when more spans or lives are open than ever before.
 ///
 /// ```
 /// use atrace_subscriber::AtraceSubscriber;
@@ -57,10 +57,10 @@ impl AtraceSubscriber {
     /// A thread, which sleeps in the kernel, notices the switches of tracing. The process has one such thread for
     /// all filters of the same kind:
     ///
-    /// - Without other layers the thread has no file descriptors, so that system calls of the program stay fast. If the
-    ///   program has other dispatchers, code of their subscribers may run on this thread: `register_callsite`, or the
-    ///   drop of a subscriber.
-    /// - In a stack with other layers, the thread is an ordinary thread.
+    /// - If this type is the subscriber, with or without layers above it, the thread has no file descriptors (where the
+    ///   system allows this), so that system calls of the program stay fast. If the program has other dispatchers, code of
+    ///   their subscribers may run on this thread: `register_callsite`, or the drop of a subscriber.
+    /// - If this type is a layer, the thread is an ordinary thread.
     ///
     /// See [`atrace::watch`](mod@atrace::watch) for the cost of the thread,
     /// [`AtraceFilter::without_watch`](crate::AtraceFilter::without_watch) for a filter without a thread, and

@@ -26,7 +26,8 @@
 //!
 //! *Calls* are counted exactly, per callsite and kind of call: a new span, an enter, an exit, a record, an event, a
 //! clone, a close, and a check whether the callsite is enabled. (If a signal handler that traces interrupts a count,
-//! the count may be lost.)
+//! the count may be lost.) With `ATRACE_BILL`, clones and checks are not metered; an `AtraceSubscriber` meters the close of
+//! stored spans only; and an `AtraceLayer` meters no close and, while tracing is off, no event, enter or exit.
 //!
 //! *Times* are sampled. For each callsite and kind of call, the first calls of each thread are timed, and after that
 //! one call in 128, chosen at random (fewer if the clock is slow). A call is timed with the processor's counter. During
@@ -47,7 +48,8 @@
 //! *Not billed* is the time outside of the subscriber's calls: the program evaluates arguments, `tracing` checks its
 //! caches, other threads write what a call has queued, and code is displaced from the processor's caches. The bill
 //! states the processor time of threads that have made no call, such as threads that write queued output, since the meter
-//! was made. (This line is missing if a thread that has made calls has ended, or if there was no `/proc` then.) If the
+//! was made. (This line is missing if a thread that has made calls has ended, if more than 64 threads have made calls, if
+//! there was no `/proc` then, or if it would say less than 0.05 %.) If the
 //! subscriber's maximum level excludes a callsite, the
 //! subscriber does not know the callsite. A callsite that the subscriber never wants is in the bill with zero.
 //!

@@ -32,7 +32,7 @@ impl<S: Subscriber> Metered<S> {
         Self { subscriber, meter: Meter::new("the subscriber"), ids: Ids::new() }
     }
 
-    /// Times one of `one_in` calls. The default is 128. A timed call takes some hundred nanoseconds longer than other
+    /// Times one of `one_in` calls. The default is 128, or up to 8,192 if the clock is slow. A timed call takes some hundred nanoseconds longer than other
     /// calls.
     ///
     /// Call this before the subscriber is used. 0 means 1: all calls are timed. The maximum is 32,768.

@@ -1182,6 +1182,26 @@ mod cases {
         }
     }
 
+    /// Tests an ordinary user who switches on a program that only another user runs.
+    #[test]
+    fn a_program_of_another_user_matches_and_is_not_switched_on() {
+        let name = case!({
+            if is_program() {
+                return traces();
+            }
+            let here = Here::new();
+            let mallory = here.program(MALLORY, &name_of_case(), b"mallorys-program");
+            let ran = here.atrace_of(ALICE, &["on", "mallorys-program"]);
+            assert!(ran.status.success() && !ran.stdout.contains("on: "), "{ran:?}");
+            assert!(ran.stderr.contains("only root can switch programs of other users"), "{ran:?}");
+            assert!(!ran.stderr.contains("no running process matches"), "{ran:?}");
+            drop(mallory);
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
     #[test]
     fn what_a_killed_recording_switched_on_is_taken_away() {
         let name = case!({

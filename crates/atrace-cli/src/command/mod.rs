@@ -60,7 +60,7 @@ enum Command {
     Cost(cost::CostArgs),
     /// Switch tracing on in programs, until it is switched off
     On(switch::SwitchArgs),
-    /// Switch off patterns that `on` switched on
+    /// Switch patterns off, also those of recordings that run
     Off(switch::SwitchArgs),
     /// Show which patterns and tags are switched on, and in which processes
     Status,

@@ -20,7 +20,7 @@ use crate::tracefs;
 #[derive(clap::Args, Debug)]
 pub(crate) struct SwitchArgs {
     /// A pattern for the names of programs as they were started (argv[0]): `*` matches any text; the pattern may match
-    /// the whole name or the part after the last `/`
+    /// the whole name or, except on Android, the part after the last `/`
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<String>,
 }
@@ -43,13 +43,20 @@ pub(crate) fn on(args: &SwitchArgs) -> Result {
             Err(e) => stores::refuse(store, &e)?,
         }
     }
-    let mut meant: Vec<_> = matching.into_iter().map(Follower::of).collect();
-    meant.retain(|process| reached.iter().any(|store| store.is_of(process)));
+    let (meant, others): (Vec<_>, Vec<_>) = matching
+        .into_iter()
+        .map(Follower::of)
+        .partition(|process| reached.iter().any(|store| store.is_of(process)));
     for follower in &meant {
         print(&format!("on: {}", follower.process));
     }
     if meant.is_empty() {
-        say(none_matches(&args.patterns));
+        match others.first() {
+            None => say(none_matches(&args.patterns)),
+            Some(Follower { process, .. }) => say(format_args!(
+                "{process} matches, but its tracing was not switched on: only root can switch programs of other users"
+            )),
+        }
         say("programs of that name that start from now on will trace");
     }
     let marker = tracefs::root().and_then(|root| Ok(access(root.join("trace_marker"), Access::WRITE_OK)?));

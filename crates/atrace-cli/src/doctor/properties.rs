@@ -89,7 +89,7 @@ impl Patient {
             report.good(Topic::Pattern, format!("{} matches its name, {name}", shown(*pattern)));
         } else if length > VALUE_MAX {
             let text = format!(
-                "its name has {length} bytes and a pattern at most {VALUE_MAX}, so only '*' and its end can match; {listed}; {name}"
+                "its name has {length} bytes and a pattern at most {VALUE_MAX}, so no pattern can be the whole name, and '*' has to match a part of it; {listed}; {name}"
             );
             report.bad(Topic::Name, text, mend);
         } else {

@@ -53,7 +53,8 @@ use crate::service::Report;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct CostArgs {
-    /// The longest time to measure, such as 60s or 5m. The program runs at least four times
+    /// How long to measure, and the longest time of a run, such as 60s or 5m. The program runs at least four times, even if
+    /// that takes longer
     #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     time: Duration,
     /// Print JSON
@@ -157,7 +158,7 @@ fn read_bill(path: &Path) -> Result<Bill> {
          it ended",
     ))?;
     let text =
-        "the program's bill can't be read: its atrace-subscriber has another version than this command";
+        "this is no bill, or that of a program whose atrace-subscriber has another version than this command";
     Bill::read(&bytes).ok_or_else(|| Failure::new(text))
 }
 

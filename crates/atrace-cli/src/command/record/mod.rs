@@ -27,8 +27,8 @@ pub(crate) struct RecordArgs {
     /// How long to record, such as 10s, 500ms or 2m [default: until Ctrl-C]
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
-    /// Record programs if this pattern matches their name (argv[0]), whole or after its last '/'; may be
-    /// given several times
+    /// Record programs if this pattern matches their name (argv[0]), whole or, except on Android, after its last '/'; may
+    /// be given several times
     #[arg(short, long = "app", value_name = "PATTERN")]
     apps: Vec<String>,
     /// Also record these events of the kernel: sched, freq, idle, irq, disk, …, or its own groups;
@@ -43,7 +43,7 @@ pub(crate) struct RecordArgs {
     #[arg(short, long)]
     force: bool,
     /// The size of the service's buffer, in KB [default: 65536]; with the kernel's buffer, the size for each CPU
-    /// [default: 16384, less if memory is small]
+    /// [default: 16384, less if there are more than 16 CPUs or memory is small]
     #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
     buffer: Option<u64>,
     /// Record with a ring buffer of the kernel, as root, even if Perfetto's service runs

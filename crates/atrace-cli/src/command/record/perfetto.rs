@@ -209,7 +209,10 @@ fn try_announce() -> std::result::Result<(), properties::Error> {
 /// Announces to the running programs of this user that a service listens now.
 pub(super) fn announce() {
     if let Err(e) = try_announce() {
-        say(format_args!("announcing a service: {e}: programs that already run may need 30 s to connect"));
+        say(format_args!(
+            "announcing a service: {e}: programs that run and have called perfetto::connect may need 30 s to connect, \
+             others must be started again"
+        ));
     }
 }
 

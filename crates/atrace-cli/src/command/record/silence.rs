@@ -78,8 +78,9 @@ fn reason(process: Process, socket: &Path) -> String {
         },
         Some(said) => format!("looks for a recording and did not connect: {}", shown(said)),
         None if publishes => {
-            "uses this library, but does not look for recordings: it calls neither atrace_init nor \
-                              perfetto::connect, and has no subscriber of this library's"
+            "uses this library, but does not look for recordings: it has called neither atrace_init nor \
+                              perfetto::connect, and has no subscriber of this library's that looks for them \
+                              (without_attach() turns this off)"
                 .to_owned()
         }
         None => "does not use this library, as far as can be seen".to_owned(),

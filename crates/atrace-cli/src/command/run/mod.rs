@@ -52,10 +52,10 @@ pub(crate) struct RunArgs {
     #[arg(short, long, conflicts_with_all = ["kernel", "categories"])]
     wait: bool,
     /// The size that --ring keeps, in KB [default: 65536]; with the kernel's buffer, its size for each CPU [default:
-    /// 16384, less if memory is small]
+    /// 16384, less if there are more than 16 CPUs or memory is small]
     #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
     buffer: Option<u64>,
-    /// Record with a ring buffer of the kernel, as root: includes what C and C++ programs write to
+    /// Record with a ring buffer of the kernel, as root: from Linux 6.16 on, includes what C and C++ programs write to
     /// trace_marker
     #[arg(long, conflicts_with_all = ["ring", "max_size"])]
     kernel: bool,
