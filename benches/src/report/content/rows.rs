@@ -135,7 +135,7 @@ fn checked(Check { of, by, from, to, .. }: &Check, here: &Machine) -> Option<(St
 /// Makes the table of the originals' findings, with our values of the same ratios.
 pub(super) fn shown(here: &Machine) -> Option<Table> {
     let mut table = Table::new("", ["their tables show, in our words", "ratio", "there", "here", "shows it"])
-        .with_note("A ratio here is the quotient of two medians, without an interval, because most of the two were not measured in the same rounds. \"Speed varied\" and \"not known\" beside a ratio are those of the two times.");
+        .with_note("A ratio here is the quotient of two medians, without an interval, because most of these pairs were not measured in the same rounds. \"Speed varied\" and \"not known\" beside a ratio are those of the two times.");
     for Original { title, findings, .. } in all() {
         for Finding { text, checks } in findings {
             for check in checks {
