@@ -122,6 +122,11 @@ pub(crate) fn enable(instance: &Instance, events: &[String]) -> Result {
     Ok(())
 }
 
+/// Returns the largest size of a buffer, in KiB for each CPU.
+const fn most_kb(available_kb: u64, cpus: u64) -> u64 {
+    available_kb / 10 * 9 / cpus
+}
+
 fn resize(instance: &Instance, kb: Option<u64>) -> Result {
     let cpus = instance.cpu_stats()?.len() as u64;
     let available = available_kb();
@@ -129,7 +134,7 @@ fn resize(instance: &Instance, kb: Option<u64>) -> Result {
         let modest = DEFAULT_KB.min(DEFAULT_TOTAL_KB / cpus).min(available / 8 / cpus).max(1408);
         return Ok(set_size(instance, modest)?);
     };
-    let most = available / 10 * 9 / cpus;
+    let most = most_kb(available, cpus);
     if kb > most {
         return Err(Failure::new(format!(
             "--buffer {kb}: {cpus} CPUs with {} KB each is more than the {} KB of memory that are free; at most {most}",
@@ -372,8 +377,8 @@ impl Tally {
     }
 
     /// Returns the size in KiB for each CPU that would have kept all events, even if all threads of the program had
-    /// run on one CPU. If that takes more than half of the available memory, the size is an estimate.
-    fn needed_kb(&self, available_kb: u64) -> u64 {
+    /// run on one CPU; and true. If that takes more than half of the available memory, returns an estimate and false.
+    fn needed_kb(&self, available_kb: u64) -> (u64, bool) {
         let cpus = self.last.len().max(1) as u64;
         let mean = |cpu: &Stats| if cpu.entries == 0 { 0.0 } else { cpu.bytes as f64 / cpu.entries as f64 };
         let size = self.last.iter().map(mean).fold(self.largest, f64::max).max(8.0);
@@ -387,11 +392,11 @@ impl Tally {
         };
         let alone = kb(Stats::sum(&self.last).written(), 1.15);
         if alone.saturating_mul(cpus) <= available_kb / 2 {
-            return alone;
+            return (alone, true);
         }
         // That would take too much memory. Instead, the events are assumed to be spread over the CPUs as this time,
         // with a margin of one half.
-        kb(self.last.iter().map(Stats::written).max().unwrap_or(0), 1.5)
+        (kb(self.last.iter().map(Stats::written).max().unwrap_or(0), 1.5), false)
     }
 
     /// Returns a text with the number of written events and the number of lost events.
@@ -400,14 +405,23 @@ impl Tally {
         self.report_of_some(what) + if is_whole { ", none lost" } else { "" }
     }
 
+    /// Says which size of the buffer keeps all events, if there is memory for it.
+    fn advice(&self, available_kb: u64) -> String {
+        let most = most_kb(available_kb, self.last.len().max(1) as u64);
+        match self.needed_kb(available_kb) {
+            (kb, _) if kb > most => "there is not enough free memory for a buffer that keeps them".to_owned(),
+            (kb, true) => format!("--buffer {kb} would have kept them"),
+            (kb, false) => format!("--buffer {kb} would probably have kept them"),
+        }
+    }
+
     /// Returns the text of [`report`](Self::report) for a buffer that may have missed some events.
     pub(crate) fn report_of_some(&self, what: &str) -> String {
         let (written, lost) = (self.written(), self.lost());
         let mut text = format!("{} {what} written", thousands(written));
         if lost > 0 {
-            let kb = self.needed_kb(available_kb());
-            let lost = thousands(lost);
-            text += &format!(", of which the buffer lost {lost}: --buffer {kb} would have kept them");
+            text += &format!(", of which the buffer lost {}: ", thousands(lost));
+            text += &self.advice(available_kb());
         }
         text
     }
@@ -491,19 +505,25 @@ mod tests {
         let tally =
             Tally { last: vec![stats(1000, 499_000, 48), stats(1000, 499_000, 40)], ..Tally::default() };
         assert_eq!((tally.written(), tally.lost()), (1_000_000, 998_000));
-        let kb = tally.needed_kb(u64::MAX);
+        let (kb, is_sure) = tally.needed_kb(u64::MAX);
+        assert!(is_sure);
         // A page of 4 KiB holds 85 events of 48 bytes, a larger one no fewer for each KiB.
         assert!((1_000_000 / 85 * 4..1_000_000 / 85 * 5).contains(&kb), "{kb}");
         // If that is too much memory: the events as they were spread over the CPUs, with a margin.
-        let less = tally.needed_kb(kb);
-        assert!(less >= 500_000 / 85 * 4 && less < kb, "{less}");
+        let (less, is_sure) = tally.needed_kb(kb);
+        assert!(less >= 500_000 / 85 * 4 && less < kb && !is_sure, "{less}");
+        // The advice names no size that `resize` refuses.
+        let advice = |available| tally.advice(available);
+        assert_eq!(advice(u64::MAX / 2), format!("--buffer {kb} would have kept them"));
+        assert_eq!(advice(3 * less), format!("--buffer {less} would probably have kept them"));
+        assert_eq!(advice(2 * less), "there is not enough free memory for a buffer that keeps them");
     }
 
     #[test]
     fn sizes_seen_before_count() {
         let last = vec![stats(1000, 9000, 40)];
-        let small = Tally { last: last.clone(), ..Tally::default() }.needed_kb(u64::MAX);
-        let large = Tally { largest: 1050.0, last, ..Tally::default() }.needed_kb(u64::MAX);
+        let small = Tally { last: last.clone(), ..Tally::default() }.needed_kb(u64::MAX).0;
+        let large = Tally { largest: 1050.0, last, ..Tally::default() }.needed_kb(u64::MAX).0;
         // Each of these events takes more than a KiB, however large a page is.
         assert!(large >= 10_000 && small < large / 10, "{small} {large}");
     }
