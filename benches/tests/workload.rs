@@ -53,8 +53,10 @@ static SLOWER: AtomicBool = AtomicBool::new(false);
 /// A workload whose results are known.
 struct Known;
 
-/// A number of events that is so large that some of the events are certainly lost.
+/// The number of events of a burst, and the length of their name. Together they have 200 MB, which the service can't read
+/// as fast as they are written, however long the writer takes for an event.
 const BURST: u64 = 200_000;
+const NAME: usize = 1000;
 /// The number of additional cases that write nothing.
 const QUIET: u64 = 8;
 
@@ -90,8 +92,9 @@ impl Workload for Known {
         let loud = (is("loud") && T::COMPILED_IN && !on).then(|| std::env::var_os("ATRACE_MARKER").unwrap());
         if is("lossy") {
             // More events than the shared memory has room for before the consumer reads it.
-            let burst = |n| {
-                (0..n * BURST).for_each(|_| atrace::atrace_instant(AtraceTag::App, "burst"));
+            let name = "n".repeat(NAME);
+            let burst = move |n| {
+                (0..n * BURST).for_each(|_| atrace::atrace_instant(AtraceTag::App, &name));
                 Ok(Done { messages: n * BURST, ..Done::new() })
             };
             let mut cases = vec![Case::new(Info { counted: false, ..Info::of("rust/burst") }, burst)];

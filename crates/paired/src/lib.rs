@@ -74,7 +74,8 @@ impl Interval {
     /// (Cameron, Gelbach and Miller, "Bootstrap-based improvements for inference with clustered errors", 2008), so it
     /// is widened by two factors: the ratio of Student's distribution to the normal distribution, and the ratio of the
     /// true deviation to the deviation in a sample. Both factors use the effective number of clusters, as if all
-    /// clusters had equal size. The random draws are the same in each run.
+    /// clusters had equal size. The interval is [`sure`](Self::sure) if there are six clusters, and at least three
+    /// effective ones. The random draws are the same in each run.
     pub fn of_clusters(clusters: &[Vec<f64>]) -> Option<Self> {
         let clusters: Vec<&[f64]> =
             clusters.iter().map(|all| &all[..]).filter(|all| !all.is_empty()).collect();
@@ -95,7 +96,8 @@ impl Interval {
         let mut medians: Vec<f64> = (0..DRAWS).filter_map(|_| draw()).collect();
         medians.sort_by(f64::total_cmp);
         // A single cluster tells nothing about the differences between clusters.
-        let wider = widening(effective(&clusters)).unwrap_or(1.0);
+        let effective = effective(&clusters);
+        let wider = widening(effective).unwrap_or(1.0);
         let tail = DRAWS / 40;
         let low = median - (median - medians[tail]) * wider;
         let high = median + (medians[DRAWS - 1 - tail] - median) * wider;
@@ -103,7 +105,7 @@ impl Interval {
             median,
             low: low.min(median),
             high: high.max(median),
-            sure: outside(clusters.len(), CONFIDENCE).is_some(),
+            sure: outside(clusters.len(), CONFIDENCE).is_some() && effective >= EFFECTIVE_MIN,
         })
     }
 
@@ -145,6 +147,10 @@ impl Interval {
     }
 }
 
+/// The least effective number of clusters for a sure interval. With fewer, the series in [`widening`] is too far from
+/// Student's distribution.
+const EFFECTIVE_MIN: f64 = 3.0;
+
 /// The number of draws of a bootstrap.
 const DRAWS: usize = 1000;
 
@@ -169,7 +175,7 @@ fn effective(clusters: &[&[f64]]) -> f64 {
     sizes.clone().sum::<f64>().powi(2) / sizes.map(|size| size * size).sum::<f64>()
 }
 
-/// Returns the factor by which the interval of a bootstrap is widened, or `None` for fewer than two clusters.
+/// Returns the factor by which the interval of a bootstrap is widened, or `None` for fewer than two effective clusters.
 fn widening(clusters: f64) -> Option<f64> {
     let freedom = Some(clusters - 1.0).filter(|&n| n >= 1.0)?;
     // The 97.5 % quantiles of the normal distribution, and of Student's after Cornish and Fisher.
@@ -405,6 +411,32 @@ mod tests {
         let wider = widening(2.0).unwrap();
         assert!(wider > 2.0);
         assert_eq!((interval.median, interval.low, interval.high), (2.0, 2.0 - wider, 2.0 + wider));
+    }
+
+    /// Six clusters, of which one has nearly all samples, are little more than one: the true value is often outside of
+    /// the interval, so the interval must not be called sure.
+    #[test]
+    fn few_effective_clusters_are_not_sure() {
+        let mut random = Rng::with_seed(7);
+        let mut normal = move || (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
+        let mut of_sizes = |sizes: [usize; 6]| {
+            let (mut sure, mut held) = (0, 0);
+            for _ in 0..200 {
+                let cluster = |size| {
+                    let centre = normal();
+                    (0..size).map(|_| centre + 0.1 * normal()).collect()
+                };
+                let found = Interval::of_clusters(&sizes.map(cluster)).unwrap();
+                sure += u32::from(found.sure);
+                held += u32::from(found.sure && found.low <= 0.0 && found.high >= 0.0);
+            }
+            (sure, held)
+        };
+        assert_eq!(of_sizes([100, 1, 1, 1, 1, 1]).0, 0);
+        for sizes in [[20; 6], [40, 20, 20, 20, 10, 10], [60, 40, 10, 10, 10, 10]] {
+            let (sure, held) = of_sizes(sizes);
+            assert!(sure == 200 && held >= 180, "{sizes:?}: {held} of {sure}");
+        }
     }
 
     #[test]
