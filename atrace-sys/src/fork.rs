@@ -41,13 +41,14 @@ use crate::system::{self, ErrnoGuard, Plain};
 pub use crate::system::{around_fork as around, at_fork as in_children};
 use crate::word::{AtomicRef, OnceRef, offer};
 
-/// Identifies a process among its ancestors. A child's generation differs from the generation of each ancestor, even if
-/// their process ids are equal.
+/// Identifies a process among its ancestors. A child's generation differs from each generation that an ancestor had
+/// asked for before the fork, even if their process ids are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Generation(NonZeroU64);
 
 impl Generation {
-    /// Returns the generation as a number. The number is never 0, and greater than the number of each ancestor.
+    /// Returns the generation as a number. The number is never 0, and greater than each number that an ancestor had
+    /// asked for before the fork.
     #[inline(always)]
     pub const fn number(self) -> u64 {
         self.0.get()

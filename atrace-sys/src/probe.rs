@@ -35,7 +35,7 @@ pub fn open_marker(path: &Path, identity: (u64, u64), is_followed: bool) -> io::
 }
 
 /// Reads the [state](crate::state) of another process through its descriptor in `/proc`; returns `None` if that
-/// file is not a state.
+/// file can't be read, is not a state, or was being written at each of a hundred attempts.
 ///
 /// The other process may write its state at the same time.
 pub fn read_state(path: &Path) -> Option<Vec<u8>> {

@@ -18,7 +18,7 @@ use crate::thread;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// This user, root, Android's `traced`, or the owner of the socket's directory, if only root can have given the
-    /// directory to that owner.
+    /// directory to that owner. An id that stands for all users whom this namespace of users does not map is never trusted.
     Usual,
     /// Any user, because the caller has named the address.
     Any,

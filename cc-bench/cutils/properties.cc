@@ -20,7 +20,7 @@
 // The layout of the store that atrace-sys' `properties` writes. Numbers are in native byte order, because the file
 // never leaves the machine.
 struct prop_info {
-    // Bit 0 is the index of the valid value. The writer fills the other value and then increments the serial.
+    // Bit 0 is the index of the valid value. The writer fills the other value and then stores a new serial.
     std::atomic<uint32_t> serial;
     uint32_t name_length;
     char name[184];

@@ -68,7 +68,7 @@ pub enum Failure {
     /// The child did not answer in time.
     Late,
     /// The child ended without an answer, because of the signal with this number. The number is 0 if the child
-    /// ended by itself, for example because it could not change to the user's ids.
+    /// ended by itself, for example because it could not change to the user's ids, or if its answer was incomplete.
     Ended(i32),
 }
 

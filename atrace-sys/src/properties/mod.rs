@@ -181,7 +181,8 @@ impl Properties {
     /// Checks that the path of this store still leads to the file that was opened, and that this process may write to
     /// the file.
     ///
-    /// The check takes a few system calls. On Android it does nothing.
+    /// The check usually takes a few system calls. If the store can't be opened for a temporary reason, it may take as long as
+    /// opening it. On Android it does nothing.
     ///
     /// # Errors
     ///

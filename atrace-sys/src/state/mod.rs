@@ -8,8 +8,9 @@
 //! The text is written through a mapping, so writing needs neither a system call nor a descriptor. Even a thread with
 //! an empty descriptor table of its own can write the text. If the program has closed the descriptor, no other process
 //! can read the text. The file is sealed, so that no process can shrink it below the mapping. A forked child does not
-//! write to its parent's page. The child creates its own page when it first publishes its state. No function of this
-//! module waits or changes errno, and only [`prepare`] allocates (or, if it was not called, the first [`publish`]).
+//! write to its parent's page. The child creates its own page when it first publishes its state. [`prepare`]
+//! (or, if it was not called, the first [`publish`]) allocates, and reads the environment, for whose lock it may wait. No
+//! other function of this module waits or allocates, and none of them changes errno.
 //!
 //! With `ATRACE_STATE=none` no state is published, for hosts on which a process may not have another descriptor. On
 //! Android no state is ever published, because a system call filter kills apps that make unknown calls.
@@ -96,8 +97,9 @@ pub fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     let _ = compose;
 }
 
-/// Returns the text in `file`, the content of a state's memory file. Returns `None` if the content was read during a
-/// write, or is not a state.
+/// Returns the text in `file`, the content of a state's memory file. Returns `None` if a write was in progress when
+/// the first word was read, or if the content is not a state. A caller that reads the file while it may change must read the
+/// first word again after the content.
 pub fn text_of(file: &[u8]) -> Option<&[u8]> {
     let (sequence, text) = file.split_first_chunk::<8>()?;
     let sequence = u64::from_ne_bytes(*sequence);

@@ -62,7 +62,7 @@ impl Comparison {
     }
 }
 
-/// Runs rounds of `cases`. `slice(case)` runs a slice of a case; `elapsed()` returns the time since the first slice.
+/// Runs rounds of `cases`. `slice(case)` runs a slice of a case; `elapsed()` returns the time since calibration began.
 pub(crate) fn run(
     config: &Config,
     cases: usize,
@@ -115,13 +115,14 @@ pub struct Config {
     /// The duration of a slice. A slice of a slower case is a single operation.
     pub slice: Duration,
     /// The duration of the untimed warm-up before each slice, which brings code and data into the caches. Zero means no
-    /// warm-up.
+    /// warm-up. An operation that takes longer than twice this duration has none.
     pub warm_up: Duration,
     /// The minimum number of rounds of a comparison.
     pub min_rounds: usize,
     /// The maximum number of rounds of a comparison.
     pub max_rounds: usize,
-    /// The maximum duration of all rounds together, once `min_rounds` have run.
+    /// The maximum duration of calibration and all rounds together, once `min_rounds` have run. It is only checked after each
+    /// further eighth of the rounds.
     pub budget: Duration,
     /// The precision that settles a comparison without a promise: half of the interval of the ratio must be within
     /// this fraction of the ratio.

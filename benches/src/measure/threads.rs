@@ -34,7 +34,7 @@ pub struct Scaling {
 /// # Panics
 ///
 /// Panics if a number of threads is zero. A panic in a case aborts the process, because the other threads would wait
-/// forever.
+/// forever; during calibration, it goes on to the caller.
 pub fn scale<F: FnMut(u64)>(threads: &[usize], config: &Config, make: impl Fn(usize) -> F + Sync) -> Scaling {
     let [scaling] = scale_beside(threads, config, || (), [&|i| Box::new(make(i))]);
     scaling

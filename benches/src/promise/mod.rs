@@ -6,8 +6,8 @@
 //!
 //! - **kept**: the whole interval of the measured value is within the limit;
 //! - **missed**: the whole interval of the measured value is outside of the limit;
-//! - **open**: the limit is within the interval of the measured value, or there were fewer than six pairs of
-//!   slices.
+//! - **open**: the limit is within the interval of the measured value, or the interval is not sure: there were fewer
+//!   than six pairs of slices (in a workload, fewer than six generations with comparable slices), or slices lost events.
 //!
 //! The [`Screen`] shows the promises, grouped by their words, with their verdicts and the first of their numbers.
 
@@ -176,7 +176,7 @@ impl Judged {
         let judge = |Promise { name, id, base, at_most }: &Promise| {
             let v = find(rows, id)?.versus(&base.to_string())?;
             let (limit, verdict) = (format!("≤ {at_most:.2}"), Verdict::at_most(*at_most, *v));
-            let few = if v.sure { "" } else { ", from fewer than six pairs" };
+            let few = if v.sure { "" } else { ", from too few pairs or generations" };
             let more = format!("{}–{} of {base}{few}", ratio(v.low), ratio(v.high));
             Some(Self::new(*name, id.short(), ratio(v.ratio), limit, verdict).more(more))
         };
@@ -442,7 +442,7 @@ mod judged_tests {
         rows[0].vs.values_mut().for_each(|v| v.sure = false);
         let few = &judged(&rows)[0];
         assert_eq!(few.verdict, Verdict::Open);
-        assert!(few.more.ends_with("from fewer than six pairs"), "{few:?}");
+        assert!(few.more.ends_with("from too few pairs or generations"), "{few:?}");
         rows[0].allocs = Some(1.0);
         let last = judged(&rows).pop().unwrap();
         assert_eq!((&last.of[..], last.verdict), ("rust/tracing_off_begin/10", Verdict::Missed));

@@ -52,7 +52,7 @@ pub struct Info {
     /// The [count](Done::count) per which the cost is best expressed, such as each poll instead of the whole pipeline.
     /// Rows show the cost per operation, but promises are about the cost per unit of this count.
     pub per: Option<&'static str>,
-    /// The group of cases with which the case runs in a turn, directly before or after them, so that they can be
+    /// The group of cases with which the case runs in the same turn, so that they can be
     /// [compared](super::Results::difference).
     pub beside: Option<String>,
     /// The number of threads that run the operation at once. The reported time is the sum of their times, which may
@@ -179,7 +179,7 @@ type Named<T> = SmallVec<[(Cow<'static, str>, T); 8]>;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
     /// The number of messages that are written while tracing is on: two for each time that a span is entered, and one
-    /// for each event. The sink must receive exactly this number, or none in a mode that does not write.
+    /// for each event. The sink must receive this number, or none in a mode that does not write.
     pub messages: u64,
     /// The lowest and the highest number of spans that are asynchronous. In the Perfetto backend, each of them has a
     /// life (a slice from its creation until it closes), which takes two more messages.

@@ -8,8 +8,9 @@
 //! other processes wait. The order is drawn anew each time (`plan.rs`).
 //!
 //! - Every timed slice is checked. The case checks its own result. A sink that counts messages must have received
-//!   exactly the number that the case reports (unless [other threads](Done::others_wrote) wrote, too), or none if the
-//!   mode does not write.
+//!   the number that the case reports, or none if the mode does not write: exactly this number in a buffer of its own, at
+//!   least this number in a shared buffer or if [other threads](Done::others_wrote) wrote, too, and for Perfetto within the
+//!   tolerances of `worker.rs`.
 //! - A *generation* is one process for each mode. These processes run at the same time and are then replaced by the
 //!   next generation. Each slice also has another layout of the heap. Several generations and layouts are needed
 //!   because the placement of code and data makes a process faster or slower than another process with the same code

@@ -114,7 +114,7 @@ pub(super) fn pace(
     Pace { slice, every }
 }
 
-/// The slices of a turn, as pairs of a case and a mode. The slices run directly one after the other, so they can be
+/// The slices of a turn, as pairs of a case and a mode. Only raw writes run between the slices, so they can be
 /// compared.
 pub(super) type Turn = Vec<(usize, usize)>;
 

@@ -185,8 +185,9 @@ impl Results {
     }
 
     /// Returns how many nanoseconds more an operation of `of` takes than an operation of `base`. Both are of the form
-    /// `(case, mode)` or `(case/part, mode)`. The result is the median of the differences within a turn (slices that
-    /// ran directly one after the other), with an interval [of clusters](Interval::of_clusters). A cluster is a
+    /// `(case, mode)` or `(case/part, mode)`. The result is the median of the differences within a turn (the
+    /// slices of all modes, within some tens of milliseconds, with raw writes in between) in which the processor's speed was
+    /// the same, with an interval [of clusters](Interval::of_clusters). A cluster is a
     /// generation, that is, one set of processes.
     ///
     /// # Panics

@@ -338,7 +338,7 @@ fn value(of: &Measured, unit: &str, here: &Machine) -> Option<Value> {
 pub(super) fn promised(benches: &[(String, Vec<Judged>)]) -> Option<Section> {
     let columns = ["bench", "promise", "of", "measured", "95 %", "asked", "came of it"];
     let mut table = Table::new("", columns).with_note(
-        "Kept: the whole interval is within the limit; missed: the whole interval is outside; open: only a part of it is outside, or fewer than six pairs were compared.",
+        "Kept: the whole interval is within the limit; missed: the whole interval is outside; open: only a part of it is outside, fewer than six pairs were compared (of programs: fewer than six generations), or slices lost events.",
     );
     for (bench, all) in benches {
         for Judged { promise, of, measured, more, limit, verdict, .. } in all {
