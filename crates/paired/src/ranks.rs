@@ -4,8 +4,8 @@
 //! logarithms of their times), each sample minus `shift` is as likely to be positive as to be negative, whatever its
 //! size is, and whatever the machine did. So the number of pairs of samples with a positive sum has a known
 //! distribution: that of Wilcoxon's signed-rank statistic. The interval ends at the outermost `shift` for which this number
-//! is not too small and not too large, found by bisection (Hodges and Lehmann, "Estimates of location based on rank tests", 1963). If the
-//! samples are normally distributed, such an interval is a fifth narrower than that of a median.
+//! is not too small and not too large, found by bisection (Hodges and Lehmann, "Estimates of location based on rank
+//! tests", 1963). If the samples are normally distributed, such an interval is a fifth narrower than that of a median.
 //!
 //! # Covariates
 //!

@@ -7,6 +7,7 @@ use std::time::Instant;
 use atrace_perfetto::socket;
 use atrace_sys::errand::PATIENCE;
 use rustix::fs::{Access, access};
+use rustix::process::geteuid;
 
 use crate::command::notes;
 use crate::command::stores::{self, Content, Follower, Store, Work, check_all};
@@ -53,9 +54,13 @@ pub(crate) fn on(args: &SwitchArgs) -> Result {
     if meant.is_empty() {
         match others.first() {
             None => say(none_matches(&args.patterns)),
-            Some(Follower { process, .. }) => say(format_args!(
-                "{process} matches, but its tracing was not switched on: only root can switch programs of other users"
-            )),
+            Some(Follower { process, .. }) => {
+                let own = geteuid();
+                let is_foreign = !own.is_root() && process.uid() != Some(own.as_raw());
+                // Otherwise the reason was printed above: the store could not be changed.
+                let why = if is_foreign { ": only root can switch programs of other users" } else { "" };
+                say(format_args!("{process} matches, but its tracing was not switched on{why}"));
+            }
         }
         say("programs of that name that start from now on will trace");
     }
