@@ -5,8 +5,9 @@
 //! the result would be wrong far more often than the confidence of each interval suggests. So there are five looks:
 //! after a sixteenth, an eighth, a quarter and a half of the time, and at its end. The looks share the error of
 //! [`CONFIDENCE`]: each early look gets a tenth of the error, and the last look the rest (Bonferroni's inequality; Lan
-//! and DeMets, "Discrete sequential boundaries for clinical trials", 1983). So all intervals of a comparison together
-//! contain the true value with the confidence [`CONFIDENCE`], at whichever look the comparison ends.
+//! and DeMets, "Discrete sequential boundaries for clinical trials", 1983). So the intervals of one measurement at all
+//! looks together contain the true value with the confidence [`CONFIDENCE`], at whichever look the comparison ends. If a
+//! comparison has several measurements, this is true of each of them, not of all together.
 //!
 //! Each sample is the logarithm of the ratio of the two times of a pair, and a coin decides which part of the pair runs
 //! first. If the two parts do not differ, a ratio above 1 is as likely as a ratio below 1, whatever the machine does:
@@ -20,7 +21,8 @@ use crate::{Interval, ranks};
 /// The confidence of the statements that are made after any of the looks.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// The smallest number of pairs from which the last look can compute an interval with its confidence.
+/// The smallest number of pairs from which the last look can compute an interval with its confidence if there is no
+/// covariate. With a covariate, one more pair is needed ([`ranks`]).
 pub const PAIRS_MIN: usize = 9;
 
 /// The fractions of the time after which there is a look, before the last look at the end.
@@ -83,11 +85,11 @@ impl Timed {
         self.time.saturating_sub(self.start.elapsed())
     }
 
-    /// Returns `None` if there is time for enough pairs, each of which takes `pair`. Otherwise returns the time of a
+    /// Returns `None` if there is time for `pairs` pairs, each of which takes `pair`. Otherwise returns the time of a
     /// comparison, in seconds, that would be enough.
-    pub fn needed(&self, pair: Duration) -> Option<f64> {
+    pub fn needed(&self, pair: Duration, pairs: usize) -> Option<f64> {
         let end = |pairs: usize| self.start.elapsed() + pair * pairs as u32;
-        (end(PAIRS_MIN) > self.time).then(|| end(PAIRS_MIN + 3).as_secs_f64().ceil())
+        (end(pairs) > self.time).then(|| end(pairs + 3).as_secs_f64().ceil())
     }
 
     /// Notes that a pair has run, which began at `begun`. If this pair was the last one, returns the intervals and the
@@ -125,8 +127,8 @@ mod tests {
     fn a_comparison_tells_whether_its_time_is_enough() {
         let timed = Timed::new(Instant::now(), Duration::from_secs(1000));
         assert!(timed.left() > Duration::from_secs(500));
-        assert_eq!(timed.needed(Duration::from_secs(10)), None);
-        let needed = timed.needed(Duration::from_secs(200)).unwrap();
+        assert_eq!(timed.needed(Duration::from_secs(10), PAIRS_MIN), None);
+        let needed = timed.needed(Duration::from_secs(200), PAIRS_MIN).unwrap();
         assert!((2400.0..2900.0).contains(&needed), "{needed}");
     }
 

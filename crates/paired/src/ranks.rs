@@ -14,11 +14,16 @@
 //! subtracted. How much that is comes from the data: the slope of a line through the origin. For the true `shift`, the
 //! slope does not depend on the coins, because a coin inverts the signs of both the sample and the covariate. So the
 //! distribution stays the same, and the interval is as often right as without the covariate, whatever the covariate is.
+//! A covariate can explain a shift of any size, for example one that is the same in all pairs. Then no shift is excluded,
+//! and the interval is marked as uncertain.
 
 use crate::Interval;
 
 /// The largest number of samples for which the distribution is computed exactly.
 const EXACT: usize = 100;
+
+/// How often the range in which an end is searched is doubled.
+const DOUBLINGS: u32 = 20;
 
 /// Returns the centre of the `samples`, with its interval. `covariate` has a value for each sample, or is empty.
 /// Returns `None` if there is no sample, or if a value is not finite.
@@ -36,21 +41,36 @@ pub fn interval(samples: &[f64], covariate: &[f64], confidence: f64) -> Option<I
     order.sort_by(|one, other| samples[*one].total_cmp(&samples[*other]));
     let [samples, covariate] = [samples, covariate]
         .map(|all| order.iter().filter_map(|at| all.get(*at).copied()).collect::<Vec<f64>>());
-    let (n, range) = (samples.len(), samples[samples.len() - 1] - samples[0]);
+    let n = samples.len();
+    let [first, last] = [samples[0], samples[n - 1]];
+    // Above 0, so that there is a range if all samples are equal.
+    let range = (last - first).max(1e-9);
     let (all, outside) = (n * (n + 1) / 2, outside(n, confidence));
-    // The least shift from which on at most `most` sums are positive.
-    let shift = |most: usize| {
-        let [mut low, mut high] = [samples[0] - range, samples[n - 1] + range];
-        for _ in 0..48 {
+    let sums = |shift: f64| positive(residuals(&samples, &covariate, shift));
+    let beyond = |from: f64, step: f64, is_beyond: &dyn Fn(usize) -> bool| {
+        let mut shifts = (0..=DOUBLINGS).map(|doublings| from + step * f64::from(1_u32 << doublings));
+        shifts.find(|shift| is_beyond(sums(*shift)))
+    };
+    // Two shifts close to each other, between which the number of positive sums falls to `most`. `None` if the covariate
+    // explains a shift of any size.
+    let edge = |most: usize| {
+        let mut low = beyond(first, -range, &|sums| sums > most)?;
+        let mut high = beyond(last, range, &|sums| sums <= most)?;
+        for _ in 0..48 + DOUBLINGS {
             let middle = f64::midpoint(low, high);
-            let is_above = positive(residuals(&samples, &covariate, middle)) <= most;
-            *if is_above { &mut high } else { &mut low } = middle;
+            *if sums(middle) <= most { &mut high } else { &mut low } = middle;
         }
-        high
+        Some([low, high])
     };
     let cut = outside.unwrap_or(0);
-    let median = f64::midpoint(shift(all / 2), shift(all.div_ceil(2) - 1));
-    Some(Interval { median, low: shift(all - cut - 1), high: shift(cut), sure: outside.is_some() })
+    let [lowest, highest] = [edge(all - cut - 1), edge(cut)];
+    let is_bounded = lowest.is_some() && highest.is_some();
+    // Of each edge the outer shift: an end that is a sample, such as 0, is in the interval.
+    let low = lowest.map_or(first - range, |[low, _]| low);
+    let high = highest.map_or(last + range, |[_, high]| high);
+    let centre = edge(all / 2).zip(edge(all.div_ceil(2) - 1));
+    let median = centre.map_or(f64::midpoint(low, high), |([_, one], [_, other])| f64::midpoint(one, other));
+    Some(Interval { median, low, high, sure: outside.is_some() && is_bounded })
 }
 
 /// Subtracts `shift` from the samples, and then the part that the covariate explains.
@@ -216,6 +236,36 @@ mod tests {
                 "{explains}: {width} {without}"
             );
         }
+    }
+
+    #[test]
+    fn a_covariate_that_explains_any_shift_leaves_nothing_sure() {
+        let samples: Vec<f64> = (0..12).map(|at| 0.1 + 0.001 * f64::from(at % 5)).collect();
+        let found = interval(&samples, &[0.1; 12], 0.95).unwrap();
+        assert!(!found.sure, "{found:?}");
+        let found = interval(&samples, &[0.1, -0.1].repeat(6), 0.95).unwrap();
+        assert!(found.sure && found.low < 0.1015 && found.high > 0.1015, "{found:?}");
+        // The line goes through one of nine points, so one residual is 0 for each shift, and no shift is excluded.
+        let nine: Vec<f64> = (0..9).map(|at| 0.05 + 0.0001 * f64::from(at)).collect();
+        let speeds = [0.003, -0.002, 0.001, -0.004, 0.002, -0.001, 0.0035, -0.003, 0.001];
+        assert!(!interval(&nine, &speeds, 0.994).unwrap().sure);
+        assert!(interval(&nine, &[], 0.994).unwrap().sure);
+    }
+
+    #[test]
+    fn an_end_that_is_a_sample_is_in_the_interval() {
+        let samples = [vec![0.0; 17], vec![0.01, 0.02, 0.02]].concat();
+        for sign in [1.0, -1.0] {
+            let samples: Vec<f64> = samples.iter().map(|sample| sign * sample).collect();
+            let found = interval(&samples, &[], 0.994).unwrap();
+            let end = sign * if sign > 0.0 { found.low } else { found.high };
+            assert!(end <= 0.0 && end > -1e-9 && found.sure, "{found:?}");
+        }
+        let found = interval(&[0.0; 12], &[], 0.994).unwrap();
+        assert!(
+            found.sure && found.low <= 0.0 && found.high >= 0.0 && found.half_width() < 1e-9,
+            "{found:?}"
+        );
     }
 
     #[test]
