@@ -50,6 +50,11 @@ pub(crate) struct Estimate {
 const Z: f64 = 2.576;
 
 fn student(freedom: f64) -> f64 {
+    // For so few, the approximation is too small. These are the exact values.
+    const FEW: [f64; 4] = [63.657, 9.925, 5.841, 4.604];
+    if let Some(quantile) = FEW.get(freedom as usize - 1) {
+        return *quantile;
+    }
     Z + (Z.powi(3) + Z) / (4.0 * freedom)
         + (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / (96.0 * freedom * freedom)
 }
@@ -82,7 +87,8 @@ impl Sampled {
         // The number of long calls in the sample varies by chance. So two long calls and two others are added, as for
         // the interval of a proportion (A. Agresti, B. A. Coull, "Approximate Is Better than Exact", 1998).
         let [few, many] = [self.longs as f64 + 2.0, number + 4.0];
-        let of_share = if self.longs > 0 { Z * (few / many * (1.0 - few / many) / many).sqrt() } else { 0.0 };
+        let is_known = self.longs + self.long.number > 0;
+        let of_share = if is_known { Z * (few / many * (1.0 - few / many) / many).sqrt() } else { 0.0 };
         Estimate { sum: all * share * one.sum, half: all * (of_share * one.sum).hypot(share * one.half) }
     }
 }
@@ -92,7 +98,9 @@ impl Sample {
     fn mean(&self) -> Estimate {
         let number = self.number as f64;
         let mean = self.sum / number;
-        let variance = ((self.squares - number * mean * mean) / (number - 1.0)).max(0.0);
+        // A duration is a whole number of ticks, between two readings of a clock. So even if all are equal, they are not
+        // known better than the mean variance of such a rounding.
+        let variance = ((self.squares - number * mean * mean) / (number - 1.0)).max(1.0 / 6.0);
         Estimate { sum: mean, half: student(number - 1.0) * (variance / number).sqrt() }
     }
 
@@ -249,5 +257,19 @@ mod tests {
         assert!(both.half > both.sum, "{both:?}");
         let unread = Sampled { calls: 1000, short, longs: 1, long_at_least: 40.0, ..Sampled::default() };
         assert_eq!(unread.estimate().sum, 1000.0 * (7.5 + 0.25 * 40.0));
+    }
+
+    #[test]
+    fn few_equal_or_once_read_calls_are_not_exact() {
+        assert!(student(1.0) > 63.0 && student(4.0) > student(5.0), "{} {}", student(4.0), student(5.0));
+        // A coarse clock shows the same number of ticks twice.
+        let short = Sample { number: 2, sum: 6.0, squares: 18.0 };
+        let equal = Sampled { calls: 1000, short, ..Sampled::default() }.estimate();
+        assert!(equal.sum == 3000.0 && equal.half > 1000.0, "{equal:?}");
+        // The only long call was one whose processor time was read, so it is not counted among the others.
+        let short = Sample { number: 33, sum: 19_800.0, squares: 11_880_000.0 };
+        let long = Sample { number: 1, sum: 1e5, squares: 1e10 };
+        let once = Sampled { calls: 4400, short, long, ..Sampled::default() }.estimate();
+        assert!(once.high() > 1.5e7, "{once:?}");
     }
 }
