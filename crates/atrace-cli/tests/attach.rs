@@ -441,9 +441,12 @@ mod cases {
             assert_eq!(looks(), 0);
             atrace_init();
             until("it looks for recordings", || looks() == 1);
+            run(|| atrace_instant(TAG, "found late"));
         });
         let place = Place::new();
-        common::run(&mut place.program(&name));
+        let running = Running::start(&place, place.program(&name));
+        place.recorded("*program", &["found late"], None);
+        assert!(running.end().status.success());
     }
 
     /// Tests a program that first only wants to be found, and later asks for the connection: it finds services that

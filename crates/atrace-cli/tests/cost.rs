@@ -137,7 +137,7 @@ mod cases {
         let is_short = |ran: &Ran| {
             let has_few = ran.status.success()
                 && serde_json::from_str(&ran.stdout).is_ok_and(|all: Value| all["pairs"].as_u64() < Some(9));
-            has_few || ran.stdout.contains("too few pairs") || ran.stderr.contains("give it --time")
+            has_few || ran.stdout.contains("too little for 99 %") || ran.stderr.contains("give it --time")
         };
         all.find(|ran| !is_short(ran)).expect("enough time")
     }
@@ -305,7 +305,10 @@ mod cases {
             cost(&here, "", &["--time", &time, "--off", &sleep, "--on", &sleep])
         });
         assert!(ran.status.success(), "{ran:?}");
-        assert!(ran.stdout.contains("not decided in ") && ran.stdout.contains("too few pairs"), "{ran:?}");
+        assert!(
+            ran.stdout.contains("not decided in ") && ran.stdout.contains("too little for 99 %"),
+            "{ran:?}"
+        );
         assert!(ran.stdout.contains("9 pairs are needed"), "{ran:?}");
     }
 
@@ -484,7 +487,7 @@ mod cases {
         }
         let here = Here::new();
         // A program that becomes root, as under `sudo`.
-        fs::copy("/usr/bin/setpriv", here.path("sudo")).unwrap();
+        crate::common::copy_program("/usr/bin/setpriv", here.path("sudo"));
         fs::set_permissions(here.path("sudo"), Permissions::from_mode(0o4755)).unwrap();
         let root = "exec ./sudo --reuid 0 --clear-groups sh -c 'echo $$ >pid; exec sleep 200 2>&1'";
         // A server under `sudo` whose worker runs as the caller.
@@ -601,7 +604,10 @@ mod cases {
                 until(&format!("none is left: {number}: {ran:?}"), || {
                     !fs::read_dir("/proc").unwrap().flatten().any(|entry| is_left(&entry))
                 });
-                ran.stderr.contains("Resource temporarily unavailable")
+                let is_refused = ran.stderr.contains("Resource temporarily unavailable");
+                let is_error = !ran.status.success() && ran.stdout.is_empty();
+                assert!(!is_refused || is_error, "{number}: {ran:?}");
+                is_refused
             };
             let enough = (1..20).find(|number| !is_refused(*number)).unwrap();
             assert!(enough > 1, "the program is a process, too");

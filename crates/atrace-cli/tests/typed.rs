@@ -216,7 +216,11 @@ mod cases {
 
     #[test]
     fn root_records_the_kernel_and_programs_that_run() {
-        let name = case!({});
+        let name = case!({
+            atrace_init();
+            until("it is recorded", || atrace::perfetto::status().sessions() == 1);
+            atrace_instant(TAG, "of a program that runs");
+        });
         if !is_possible(&name) {
             return;
         }
@@ -232,18 +236,25 @@ mod cases {
         if !tracefs::root().unwrap().join("options").join(tracefs::COPY).exists() {
             return skipped(&name, "this kernel copies no messages");
         }
+        let mut program = here.cleared(&here.path("program"), &name);
+        program.args([&*name, "--exact", "--nocapture", "--test-threads=1"]);
+        program.env("PERFETTO_PRODUCER_SOCK_NAME", here.path("producers"));
+        let program = program.env("ATRACE_PROPERTIES", here.path("properties")).spawn().unwrap();
         // Ctrl-C ends it when there is something.
         let child = record("out", &[]).spawn().unwrap();
         until("there are events", || {
             let hidden = here.path(&format!(".out.{}", child.id()));
             fs::metadata(hidden).is_ok_and(|data| data.len() > 100_000)
         });
+        assert!(common::end_of(program).status.success());
         signal(&child, libc::SIGINT);
         let ran = common::end_of(child);
         assert!(ran.status.success(), "{ran:?}");
         let events = kernel(&packets(&here.path("out")));
         assert!(events.iter().filter(|it| it.kind == 4).count() > 100, "{}: {ran:?}", events.len());
         assert_eq!((left_by(ran.pid).len(), here.path("producers").exists()), (0, false), "{ran:?}");
+        let bytes = fs::read(here.path("out")).unwrap();
+        assert!(bytes.windows(22).any(|it| it == b"of a program that runs"), "{ran:?}");
     }
 
     /// A program starts before and after tracing by ATrace is switched on for programs without a connection. No event is

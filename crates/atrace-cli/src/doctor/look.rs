@@ -134,6 +134,13 @@ fn as_path(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }
 
+/// Returns whether the target of a descriptor has the name of a file with the state that a process publishes.
+pub(crate) fn is_state(target: &Path) -> bool {
+    // The second is that of kernels without memory files.
+    let names = [format!("/memfd:{NAME} "), format!("/dev/shm/{NAME}-")];
+    names.iter().any(|name| target.as_os_str().as_bytes().starts_with(name.as_bytes()))
+}
+
 /// Finds and reads the state that a process publishes.
 pub(super) fn page(pid: u32, numbers: &str) -> Page {
     let process = Process(pid);
@@ -141,10 +148,6 @@ pub(super) fn page(pid: u32, numbers: &str) -> Page {
         Ok(descriptors) => descriptors,
         Err(e) => return Err(e.raw_os_error().unwrap_or(0).max(1)),
     };
-    // The second is that of kernels without memory files.
-    let links = [format!("/memfd:{NAME} "), format!("/dev/shm/{NAME}-")];
-    let is_state =
-        |to: &Path| links.iter().any(|link| to.as_os_str().as_bytes().starts_with(link.as_bytes()));
     let files = descriptors.filter(|(_, to)| is_state(to));
     let texts: Vec<_> = files
         .take(STATES)

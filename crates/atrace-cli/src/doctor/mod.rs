@@ -45,8 +45,8 @@ use atrace_sys::errand::{PATIENCE, User};
 use atrace_sys::memory::has_memory_files;
 
 use self::facts::{Facts, Published};
-pub(crate) use self::look::user;
 pub use self::look::{Standings, standings};
+pub(crate) use self::look::{is_state, user};
 pub(crate) use self::properties::tag_names;
 pub use self::report::{Finding, Level, Report, Topic};
 use crate::escape::shown;

@@ -85,7 +85,7 @@ pub(super) struct Shown {
     seconds: f64,
     /// The number of nanoseconds by which the processor time is longer on the second side (usually with tracing on), if
     /// the verdict is that the two sides differ.
-    added_ns: Option<f64>,
+    added_ns: Option<Interval>,
 }
 
 /// Returns the maximum resident size that a process has had, in KiB.
@@ -135,7 +135,7 @@ impl Shown {
         let used = of(&|run| Some(run.usage.processor_ns as f64));
         self.judge("processor time", used, processor);
         if let (Verdict::Differs(it), [Some(off), _]) = (processor, used) {
-            self.added_ns = Some(off * it.median).filter(|added| *added > 0.0);
+            self.added_ns = Some(it.map(|part| off * part)).filter(|added| added.median > 0.0);
         }
         self.beside("instructions", Unit::Count, of(&|run| Some(run.instructions? as f64)));
         self.beside("page faults", Unit::Count, of(&|run| Some(run.usage.faults as f64)));
@@ -229,13 +229,16 @@ impl Shown {
         let (added, billed) = (self.added_ns?, bill["total"]["ns"].as_f64()?);
         let time = |ns| Unit::Nanoseconds.show(ns);
         let mut text = format!(
-            "tracing adds {} of processor time to a run; the bill's calls take {}, which is {:.0} % of that",
-            time(added),
+            "tracing adds {} ({} to {}) of processor time to a run; the bill's calls take {}, which is {:.0} % of that",
+            time(added.median),
+            time(added.low),
+            time(added.high),
             time(billed),
-            100.0 * billed / added
+            100.0 * billed / added.median
         );
-        if billed < added {
-            text += &format!("; {} are not billed", time(added - billed));
+        // Both numbers are estimates.
+        if bill["total"]["high"].as_f64().is_some_and(|high| high < added.low) {
+            text += &format!("; {} are not billed", time(added.median - billed));
         }
         if let Some(ns) = bill["other_threads_ns"].as_f64() {
             text += &format!("; threads that made no call took {}", time(ns));
@@ -295,18 +298,17 @@ mod tests {
     #[test]
     fn a_bill_is_compared_with_the_difference() {
         let mut shown = Shown::new(("tracing", ["off", "on"]), 20, 60.0);
-        let bill =
-            |ns: f64, others: Option<f64>| json!({ "total": { "ns": ns }, "other_threads_ns": others });
-        assert_eq!(shown.explained(&bill(40e6, None)), None);
-        shown.added_ns = Some(50e6);
+        let bill = |ns: f64, high: f64, others: Option<f64>| json!({ "total": { "ns": ns, "high": high }, "other_threads_ns": others });
+        assert_eq!(shown.explained(&bill(40e6, 41e6, None)), None);
+        shown.added_ns = Some(Interval::around(50e6, 5e6));
         assert_eq!(
-            shown.explained(&bill(40e6, Some(8e6))).unwrap(),
-            "tracing adds 50.0 ms of processor time to a run; the bill's calls take 40.0 ms, which is 80 % of that; 10.0 ms \
-             are not billed; threads that made no call took 8.00 ms"
+            shown.explained(&bill(40e6, 44e6, Some(8e6))).unwrap(),
+            "tracing adds 50.0 ms (45.0 ms to 55.0 ms) of processor time to a run; the bill's calls take 40.0 ms, which is 80 % \
+             of that; 10.0 ms are not billed; threads that made no call took 8.00 ms"
         );
-        assert_eq!(
-            shown.explained(&bill(55e6, None)).unwrap(),
-            "tracing adds 50.0 ms of processor time to a run; the bill's calls take 55.0 ms, which is 110 % of that"
-        );
+        for (high, ns, part) in [(46e6, 40e6, 80), (56e6, 55e6, 110)] {
+            let said = shown.explained(&bill(ns, high, None)).unwrap();
+            assert!(said.ends_with(&format!("which is {part} % of that")), "{said}");
+        }
     }
 }

@@ -27,6 +27,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use atrace_paired::looks::{PAIRS_MIN, Timed};
+use atrace_paired::ranks;
 use atrace_paired::slices::{STEPS, length};
 use atrace_sys::usage::processor_time;
 use fastrand::Rng;
@@ -254,10 +255,12 @@ impl Switched<'_> {
     /// Returns an error if there is no time for enough slices.
     fn enough_time(&self) -> Result {
         let pair = self.slice * 3;
-        let Some(needed) = self.timed.needed(pair) else { return Ok(()) };
+        // The reference work is a covariate.
+        let pairs = PAIRS_MIN + 1;
+        let Some(needed) = self.timed.needed(pair, pairs) else { return Ok(()) };
         Err(Failure::new(format!(
-            "--unit: the number has to grow in each slice, so a pair of slices takes about {pair:.1?}, and {PAIRS_MIN} pairs \
-             are needed for 99 %: give it --time {needed}s"
+            "--unit: the number has to grow in each slice, so a pair of slices takes about {pair:.1?}, and {pairs} pairs are \
+             needed for 99 %: give it --time {needed}s"
         )))
     }
 
@@ -289,6 +292,12 @@ impl Switched<'_> {
         }
         Ok(Some(Slice { each: used / units, per_second: units / seconds, reference: spent / pieces }))
     }
+}
+
+/// Returns whether tracing certainly changes the time of the reference work. That work would then explain a part of
+/// tracing's cost, which would be subtracted from the result.
+fn is_affected(speeds: &[f64]) -> bool {
+    ranks::interval(speeds, &[], 0.999).is_some_and(|it| it.sure && (it.low > 0.0 || it.high < 0.0))
 }
 
 /// Runs the service, and measures until the result is precise enough or the time is over.
@@ -339,10 +348,16 @@ pub(super) fn measure(args: &CostArgs, signals: &Signals) -> Result<Shown> {
                         processes had ended without being waited for";
             notes.push(text.to_owned());
         }
-        if let Some(ended) = it.timed.ended(begun, &[&pairs], &speeds) {
+        let covariate = if is_affected(&speeds) { &[][..] } else { &speeds };
+        if let Some(ended) = it.timed.ended(begun, &[&pairs], covariate) {
             break ended;
         }
     };
+    if is_affected(&speeds) {
+        let text = "tracing changes the time of the reference work, too, so that work does not correct the result for the machine's \
+                    speed";
+        notes.push(text.to_owned());
+    }
     let missing = "ignores SIGCHLD: if it has started others that ended, their processor time is missing";
     notes.extend(it.running.ignores.map(|number| format!("process {number} {missing}")));
     drop(it.running);
@@ -355,4 +370,16 @@ pub(super) fn measure(args: &CostArgs, signals: &Signals) -> Result<Shown> {
     shown.recorded(&[report], ["events in all", "bytes recorded in all", "events lost in all"]);
     shown.notes.extend(notes);
     Ok(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_that_tracing_changes_corrects_nothing() {
+        let slower: Vec<f64> = (0..12).map(|at| 0.02 + 0.001 * f64::from(at)).collect();
+        assert!(is_affected(&slower) && !is_affected(&slower[..3]));
+        assert!(!is_affected(&[0.02, -0.02].repeat(6)) && !is_affected(&[]));
+    }
 }

@@ -14,7 +14,7 @@ pub(super) enum Verdict {
     Same(f64, Interval),
     /// The interval includes zero, and is too wide for another verdict.
     Open(Interval),
-    /// There are not enough pairs for an interval.
+    /// The pairs say too little for an interval: they are too few, or the reference work explains any difference.
     TooFew,
 }
 
@@ -58,26 +58,31 @@ impl Verdict {
                 let less = Interval { median: -it.median, low: -it.high, high: -it.low, ..*it };
                 format!("{subject} saves {} of {of}", percents(less))
             }
-            Self::Same(most, _) => format!("no difference above {} % in {of}", percent(*most, true)),
+            Self::Same(most, _) => format!("no difference above {} % in {of}", percent(*most, f64::ceil)),
             Self::Open(it) => format!(
                 "not decided in {seconds:.0} s: {of} between {} and {} %",
-                signed(it.low),
-                signed(it.high)
+                signed(it.low, f64::floor),
+                signed(it.high, f64::ceil)
             ),
             Self::TooFew => {
-                format!("not decided in {seconds:.0} s: {of}, as there are too few pairs for 99 %")
+                format!("not decided in {seconds:.0} s: {of}, as the pairs say too little for 99 %")
             }
         }
     }
 }
 
-/// Formats a difference with its interval, in percent.
+/// Formats a difference with its interval, in percent. The ends of the interval are rounded outwards.
 fn percents(it: Interval) -> String {
-    format!("{} % ({}–{})", percent(it.median, false), percent(it.low, false), percent(it.high, false))
+    format!(
+        "{} % ({}–{})",
+        percent(it.median, f64::round),
+        percent(it.low, f64::floor),
+        percent(it.high, f64::ceil)
+    )
 }
 
-/// Formats a fraction in percent. If `up` is true, the number is rounded up. Small fractions get two decimals.
-fn percent(fraction: f64, up: bool) -> String {
+/// Formats a fraction in percent, rounded by a function such as `f64::ceil`. Small fractions get two decimals.
+fn percent(fraction: f64, round: fn(f64) -> f64) -> String {
     let percent = fraction * 100.0;
     let decimals: usize = match percent.abs() {
         small if small < 0.95 => 2,
@@ -85,19 +90,30 @@ fn percent(fraction: f64, up: bool) -> String {
         _ => 1,
     };
     let scale = 10_f64.powi(decimals as i32);
-    let shown = if up { (percent * scale).ceil() / scale } else { percent };
+    // The product has an error of its own, which must not move an exact decimal.
+    let exact = percent * scale;
+    let nearest = exact.round();
+    let shown = if (exact - nearest).abs() < 1e-6 { nearest } else { round(exact) } / scale;
     format!("{shown:.decimals$}")
 }
 
-/// Formats a fraction in percent, with its sign.
-fn signed(fraction: f64) -> String {
-    let sign = if fraction < 0.0 { '−' } else { '+' };
-    format!("{sign}{}", percent(fraction.abs(), false))
+/// Formats a fraction in percent, with its sign. The number with its sign is rounded by a function such as `f64::ceil`.
+fn signed(fraction: f64, round: fn(f64) -> f64) -> String {
+    let text = percent(fraction, round);
+    match text.strip_prefix('-') {
+        Some(number) => format!("−{number}"),
+        None => format!("+{text}"),
+    }
 }
 
-/// Formats a difference and its interval, all with their signs.
+/// Formats a difference and its interval, all with their signs. The ends of the interval are rounded outwards.
 pub(super) fn difference(it: Interval) -> String {
-    format!("{} % ({} … {})", signed(it.median), signed(it.low), signed(it.high))
+    format!(
+        "{} % ({} … {})",
+        signed(it.median, f64::round),
+        signed(it.low, f64::floor),
+        signed(it.high, f64::ceil)
+    )
 }
 
 #[cfg(test)]
@@ -114,7 +130,11 @@ mod tests {
         assert_eq!(said(0.021, 0.018, 0.024), "tracing costs 2.1 % (1.8–2.4) of wall time");
         assert_eq!(said(-0.05, -0.06, -0.04), "tracing saves 5.0 % (4.0–6.0) of wall time");
         assert_eq!(said(0.001, -0.0011, 0.0035), "no difference above 0.35 % in wall time");
-        assert_eq!(said(0.0, -0.0101, 0.03), "not decided in 60 s: wall time between −1.0 and +3.0 %");
+        assert_eq!(said(0.0, -0.0101, 0.03), "not decided in 60 s: wall time between −1.1 and +3.0 %");
+        assert_eq!(said(0.021, 0.01751, 0.02449), "tracing costs 2.1 % (1.7–2.5) of wall time");
+        assert_eq!(said(-0.021, -0.02449, -0.01751), "tracing saves 2.1 % (1.7–2.5) of wall time");
+        let it = Interval { median: -0.001, low: -0.02444, high: 0.02444, sure: true };
+        assert_eq!(difference(it), "−0.10 % (−2.5 … +2.5)");
         assert_eq!(said(1.5, 1.2, 1.9), "tracing costs 150 % (120–190) of wall time");
     }
 
@@ -124,6 +144,6 @@ mod tests {
         for none in [None, Some(few)] {
             assert_eq!(Verdict::of(none), Verdict::TooFew);
         }
-        assert!(Verdict::TooFew.sentence("tracing", "processor time", 1.0).contains("too few pairs"));
+        assert!(Verdict::TooFew.sentence("tracing", "processor time", 1.0).contains("too little for 99 %"));
     }
 }

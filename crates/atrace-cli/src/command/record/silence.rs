@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use atrace_sys::state::NAME;
 use rustix::process::geteuid;
 
 use crate::command::stores;
+use crate::command::terminal::shown_path;
 use crate::doctor;
 use crate::escape::shown;
 use crate::process::{self, Process};
@@ -58,14 +58,11 @@ fn reason(process: Process, socket: &Path) -> String {
         let other = shown(other.as_encoded_bytes());
         return format!(
             "looks for a service at {other}, as PERFETTO_PRODUCER_SOCK_NAME says, and this one is at {}",
-            shown_of(socket)
+            shown_path(socket)
         );
     }
-    let publishes = process.descriptors().is_ok_and(|mut all| {
-        all.any(|(_, file)| {
-            file.as_os_str().as_encoded_bytes().starts_with(format!("/memfd:{NAME} ").as_bytes())
-        })
-    });
+    let publishes =
+        process.descriptors().is_ok_and(|mut all| all.any(|(_, target)| doctor::is_state(&target)));
     match doctor::standings(&[process.0], stores::left).known.get(&process.0) {
         Some(said) if said.contains(": connected") => match set("ATRACE_FILTER") {
             Some((_, filter)) => {
@@ -85,8 +82,4 @@ fn reason(process: Process, socket: &Path) -> String {
         }
         None => "does not use this library, as far as can be seen".to_owned(),
     }
-}
-
-fn shown_of(path: &Path) -> String {
-    shown(path.as_os_str().as_encoded_bytes()).to_string()
 }
