@@ -35,7 +35,7 @@ mkdir -p "$ATRACE_OVERHEAD_DIR" "$CRITERION_HOME/case"
 echo '[]' >"$ATRACE_OVERHEAD_DIR/atrace.json"
 echo data >"$CRITERION_HOME/case/estimates.json"
 touch "$TMPDIR/temporary"
-[ "$1" != sleep ] || exec sleep 60
+[ "$1" != sleep ] || exec sleep 600
 exit 7
 "#;
 
@@ -63,7 +63,11 @@ impl Device {
     }
 
     fn program(&self, name: &str, text: &str) {
-        fs::write(self.path(name), text).unwrap();
+        // Copied by another program: while this process writes a program, a child that another thread forks has the file
+        // open, too, and then the system refuses to run it.
+        let source = self.path("text");
+        fs::write(&source, text).unwrap();
+        assert!(Command::new("cp").arg(source).arg(self.path(name)).status().unwrap().success());
         fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
 
@@ -145,7 +149,9 @@ fn a_signal_ends_the_program() {
         assert!(start.elapsed() < Duration::from_secs(120), "it does not start");
         std::thread::sleep(Duration::from_millis(10));
     }
+    let told = Instant::now();
     kill_process(Pid::from_child(&runner), Signal::TERM).unwrap();
     assert_eq!(runner.wait_with_output().unwrap().status.code(), Some(130));
+    assert!(told.elapsed() < Duration::from_secs(300), "the program ended by itself");
     assert!(!device.path("data/atrace-bench/pid").exists());
 }

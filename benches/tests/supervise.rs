@@ -80,7 +80,7 @@ fn bench(helper: &str, session: &Session) -> ExitCode {
         "panic" => panic!("on purpose"),
         "abort" => std::process::abort(),
         "kill" => kill_process(getpid(), Signal::KILL).unwrap(),
-        "sleep" => std::thread::sleep(Duration::from_secs(60)),
+        "sleep" => std::thread::sleep(Duration::from_secs(600)),
         "switch" => {
             let control = Control::open().unwrap();
             std::mem::forget(control.enable(ThisProcess).unwrap());
@@ -142,9 +142,12 @@ impl Run {
     }
 
     fn end(mut self) -> ExitStatus {
+        let start = Instant::now();
         drop(self.parent.stdin.take());
         self.stdout.by_ref().for_each(drop);
-        self.parent.wait().unwrap()
+        let status = self.parent.wait().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(300), "the helper ended by itself");
+        status
     }
 }
 

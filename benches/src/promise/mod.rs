@@ -163,9 +163,9 @@ impl Judged {
         let (name, most) = SYSTEM_CALLS;
         let system_calls = |row: &Row| {
             const NAME: &str = "system calls an event, of 100,000 a second";
-            let calls = *row.counts.get(name)?;
-            let (id, measured) = (Id::of(&row.id), format!("{calls:.4}"));
-            Some(Self::new(NAME, id.short(), measured, format!("≤ {most}"), Verdict::kept_if(calls <= most)))
+            let (median, [low, high]) = (*row.counts.get(name)?, *row.ranges.get(name)?);
+            let calls = Interval { median, low, high, sure: true };
+            Some(Self::at_most(NAME, Id::of(&row.id).short(), calls, most, (4, "")))
         };
         promises.iter().filter_map(difference).chain(rows.iter().filter_map(system_calls)).collect()
     }
@@ -460,9 +460,16 @@ mod judged_tests {
         let kept = ("21.0 ns".to_owned(), "≤ 22 ns".to_owned(), Verdict::Kept);
         assert_eq!(judged(&row), [kept]);
         row.above.insert("limit/timestamp".to_owned(), Interval::around(23.0, 0.5).into());
-        row.counts.insert("system_calls".to_owned(), 0.02);
-        let verdicts: Vec<_> = judged(&row).into_iter().map(|judged| judged.2).collect();
-        assert_eq!(verdicts, [Verdict::Missed, Verdict::Missed]);
+        row.counts.insert("system_calls".to_owned(), 0.01);
+        for (range, verdict) in [
+            ([0.011, 0.03], Verdict::Missed),
+            ([0.009, 0.011], Verdict::Open),
+            ([0.008, 0.01], Verdict::Kept),
+        ] {
+            row.ranges.insert("system_calls".to_owned(), range);
+            let verdicts: Vec<_> = judged(&row).into_iter().map(|judged| judged.2).collect();
+            assert_eq!(verdicts, [Verdict::Missed, verdict]);
+        }
     }
 
     #[test]

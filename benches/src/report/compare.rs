@@ -8,8 +8,9 @@
 //!   the maximum.
 //! - A row of this workspace's code (`rust/`, `ffi/` or `perfetto/`) is compared by its **time** if it has no ratio and
 //!   its bench is no workload. The times are first corrected for the change of the machine: the median of today's time
-//!   divided by the saved time, over the `limit/` and `cc/` rows of the bench. Then the bounds of the two times are
-//!   compared in the same way as the bounds of ratios.
+//!   divided by the saved time, over the `limit/` and `cc/` rows of the bench, with the interval of this median. Then the
+//!   bounds of the two times are compared in the same way as the bounds of ratios. If no such row shows the change of
+//!   the machine, times are not judged.
 //! - The time that a row **adds** to another row, such as the time that tracing adds to a workload, is worse if the
 //!   lower bound of today's addition, corrected for the change of the machine, exceeds the upper bound of the saved
 //!   addition by more than the largest of three allowances: the maximum percentage of the saved addition, 2 ns, and 1 %
@@ -38,6 +39,7 @@ use super::input::{Input, Machine, Problems, entries, place};
 use super::model::Section;
 use crate::catalogue::{Id, Who};
 use crate::row::{self, Row};
+use crate::stats::Interval;
 use crate::table::number::{count, percent, ratio, time};
 
 /// The largest difference of times, in nanoseconds, that is ignored, because it can come from the placement of the code
@@ -51,6 +53,8 @@ const ZERO_PART: f64 = 0.01;
 /// The largest difference of allocation counts that is ignored. A count is an average over many operations, and differs
 /// if a container has to grow.
 const FLOOR_ALLOCS: f64 = 0.01;
+/// The reason why a time is not judged.
+const NO_DRIFT: &str = "no row of a limit or of C++ shows how the machine's speed has changed";
 
 fn directory(measured: &Path, name: &str) -> PathBuf {
     measured.join("saved").join(name)
@@ -184,7 +188,7 @@ impl Against {
         }
     }
 
-    fn row(&mut self, name: &str, then: &Row, now: &Row, drift: f64, workload: bool) {
+    fn row(&mut self, name: &str, then: &Row, now: &Row, drift: Option<Interval>, workload: bool) {
         if let (Some(a), Some(b)) = (then.allocs, now.allocs)
             && b > a + FLOOR_ALLOCS
         {
@@ -208,12 +212,19 @@ impl Against {
         for (base, a) in then.above.iter().filter(|_| own) {
             let (b, what) = (now.above.get(base), format!("what it is above {base}"));
             let Some(b) = self.known(name, &what, b.map(|b| (b, a.sure && b.sure))) else { continue };
+            let Some(drift) = drift else {
+                self.noisy.push(format!("{name}, {what}: {NO_DRIFT}"));
+                continue;
+            };
             let without = (then.median - a.ns).abs();
             let room = (self.max * a.ns.abs()).max(ZERO_NS).max(ZERO_PART * without);
-            let worse = b.low / drift > a.high + room;
+            // An addition may be below zero, where dividing by more makes it larger.
+            let low = (b.low / drift.low).min(b.low / drift.high);
+            let high = (b.high / drift.low).max(b.high / drift.high);
+            let worse = low > a.high + room;
             self.judged += 1;
-            if worse || b.high / drift < a.low - room {
-                let what = format!("{what}, by {} of the machine", ratio(drift));
+            if worse || high < a.low - room {
+                let what = format!("{what}, by {} of the machine", ratio(drift.median));
                 let change = Change::new(name, what, [a.ns, b.ns].map(time), [f64::INFINITY; 3]);
                 if worse { self.worse.push(change) } else { self.better.push(change) }
             }
@@ -227,17 +238,20 @@ impl Against {
             return;
         }
         let instructions = now.unit != "ns";
-        let drift = if instructions { 1.0 } else { drift };
-        let (a, b) = (then.median * drift, now.median);
+        let Some(drift) = (if instructions { Some(Interval::around(1.0, 0.0)) } else { drift }) else {
+            self.noisy.push(format!("{name}: {NO_DRIFT}"));
+            return;
+        };
+        let (a, b) = (then.median * drift.median, now.median);
         if a <= 0.0 || then.low <= 0.0 || now.low <= 0.0 {
             return;
         }
         let text = |x: f64| if instructions { format!("{} {}", count(x), now.unit) } else { time(x) };
         let what = match instructions {
             true => now.unit.clone(),
-            false => format!("time, by {} of the machine", ratio(drift)),
+            false => format!("time, by {} of the machine", ratio(drift.median)),
         };
-        let by = [b / a, now.low / (then.high * drift), now.high / (then.low * drift)];
+        let by = [b / a, now.low / (then.high * drift.high), now.high / (then.low * drift.low)];
         let change = Change::new(name, what, [then.median, now.median].map(text), by);
         self.judge(change, instructions || (b - a).abs() > FLOOR_NS);
     }
@@ -320,26 +334,27 @@ fn is_own(id: &str) -> bool {
 }
 
 /// Returns the factor by which the machine has become slower, computed from the times of the rows `limit/` and `cc/`,
-/// which do not measure this workspace's code.
-fn drift(then: &[Row], now: &BTreeMap<&str, &Row>) -> f64 {
+/// which do not measure this workspace's code. The interval is that of the median over the rows, with the intervals of
+/// the rows. Returns `None` if no row shows the factor.
+fn drift(then: &[Row], now: &BTreeMap<&str, &Row>) -> Option<Interval> {
     let fixed =
         |row: &&Row| matches!(Id::of(&row.id).who, Who::Limit | Who::Cc) && !row.noisy && row.unit == "ns";
-    let mut all: Vec<f64> = then
+    let all: Vec<[f64; 3]> = then
         .iter()
         .filter(fixed)
         .filter_map(|old| Some((old, now.get(&old.id[..]).filter(|new| !new.noisy)?)))
-        .map(|(old, new)| new.median / old.median)
-        .filter(|change| change.is_finite() && *change > 0.0)
+        .map(|(old, new)| [new.median / old.median, new.low / old.high, new.high / old.low])
+        .filter(|changes| changes.iter().all(|change| change.is_finite() && *change > 0.0))
         .collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(1.0)
+    let [median, low, high] =
+        [0, 1, 2].map(|end| Interval::of(&all.iter().map(|changes| changes[end]).collect::<Vec<_>>()));
+    Some(Interval { low: low?.low, high: high?.high, ..median? })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::row::{Sink, Versus};
-    use crate::stats::Interval;
 
     fn rows<const N: usize>(all: [(&str, f64); N]) -> Vec<Row> {
         let row = |(id, ns)| Row::new(id, Interval { median: ns, low: ns, high: ns, sure: true }, Sink::File);
@@ -351,17 +366,47 @@ mod tests {
         assert_eq!(file_name("../a/b"), ".._a_b");
     }
 
-    fn drift_of(then: &[Row], now: &[Row]) -> f64 {
+    /// The speed of the machine is the same.
+    const SAME: Option<Interval> = Some(Interval::around(1.0, 0.0));
+
+    fn interval_of(then: &[Row], now: &[Row]) -> Option<Interval> {
         drift(then, &now.iter().map(|row| (&row.id[..], row)).collect())
+    }
+
+    fn drift_of(then: &[Row], now: &[Row]) -> f64 {
+        interval_of(then, now).unwrap().median
+    }
+
+    /// Compares the only own row of a bench, whose median has grown from 30 to `ns`, beside these other rows.
+    fn compared(then: &[Row], now: &[Row], ns: f64) -> Against {
+        let mut all = nothing_yet(0.05);
+        let [old, new] = [30.0, ns].map(|ns| Row::new("rust/alone", Interval::around(ns, 0.3), Sink::File));
+        let drift = interval_of(then, now);
+        all.row("rust/alone", &old, &new, drift, false);
+        all
+    }
+
+    #[test]
+    fn what_an_unknown_or_uncertain_speed_explains_is_not_worse() {
+        let then = rows([("limit/a", 10.0), ("limit/b", 10.0), ("limit/c", 10.0)]);
+        let mut now = rows([("limit/a", 8.0), ("limit/b", 9.2), ("limit/c", 10.0)]);
+        // The machine may have become as slow as the row.
+        let all = compared(&then, &now, 30.0);
+        assert_eq!((all.worse.len(), all.judged), (0, 1), "{all}");
+        assert_eq!(compared(&then, &now, 32.5).worse.len(), 1);
+        now.iter_mut().for_each(|row| row.noisy = true);
+        let all = compared(&then, &now, 36.0);
+        assert_eq!((all.worse.len(), all.judged, all.noisy.len()), (0, 0, 1), "{all}");
     }
 
     #[test]
     fn the_drift_is_the_middle_of_what_is_not_ours() {
         let then = rows([("limit/a", 1.0), ("limit/b", 1.0), ("cc/c", 1.0), ("cc/d", 1.0), ("rust/e", 1.0)]);
         let now = rows([("limit/a", 1.0), ("limit/b", 2.0), ("cc/c", 3.0), ("cc/d", 10.0), ("rust/e", 90.0)]);
-        assert_eq!(drift_of(&then, &now), 3.0);
-        assert_eq!(drift_of(&then[..3], &now), 2.0);
-        assert_eq!(drift_of(&then[4..], &now), 1.0);
+        assert_eq!(drift_of(&then, &now), 2.5);
+        let found = interval_of(&then[..3], &now).unwrap();
+        assert_eq!([found.low, found.median, found.high], [1.0, 2.0, 3.0]);
+        assert_eq!(interval_of(&then[4..], &now), None);
     }
 
     #[test]
@@ -438,7 +483,7 @@ mod tests {
         let change = |then: f64, now: f64| {
             let mut all = nothing_yet(0.05);
             let of = |allocs| Row { allocs: Some(allocs), ..one(1.0) };
-            all.row("x", &of(then), &of(now), 1.0, true);
+            all.row("x", &of(then), &of(now), SAME, true);
             assert_eq!((all.judged, all.better.len()), (0, 0));
             all.worse.first().map(|change| change.by)
         };
@@ -457,14 +502,14 @@ mod tests {
                 let vs = Versus { ratio, low: ratio, high: ratio, sure: true };
                 Row { vs: [("limit/base".to_owned(), vs)].into(), ..one(median) }
             };
-            all.row("x", &of(1.0), &of(2.0), 1.0, false);
+            all.row("x", &of(1.0), &of(2.0), SAME, false);
             (all.judged, all.worse.len())
         };
         assert_eq!(by_ratio(2.0 * FLOOR_NS), (1, 0));
         assert_eq!(by_ratio(2.1 * FLOOR_NS), (1, 1));
         let by_time = |then: f64, now: f64| {
             let mut all = nothing_yet(0.05);
-            all.row("x", &one(then), &one(now), 1.0, false);
+            all.row("x", &one(then), &one(now), SAME, false);
             (all.judged, all.worse.len())
         };
         assert_eq!(by_time(1.0, 1.0 + FLOOR_NS), (1, 0));
@@ -475,7 +520,7 @@ mod tests {
     fn everything_is_in_the_section() {
         let mut all = nothing_yet(0.05);
         let of = |allocs| Row { allocs: Some(allocs), ..one(1.0) };
-        all.row("grown", &of(1.0), &of(2.0), 1.0, true);
+        all.row("grown", &of(1.0), &of(2.0), SAME, true);
         all.missing.push("gone".to_owned());
         let text = [
             "WORSE    grown, allocations: 1 → 2, × 2.00 (2.00–2.00)",

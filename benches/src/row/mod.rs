@@ -176,7 +176,8 @@ pub struct Row {
     /// Other counts by name. Some counts are per operation (polls, messages), others are not (living threads).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counts: BTreeMap<String, f64>,
-    /// The 95 % intervals of the counts that are rates. Other counts have no interval.
+    /// The 95 % intervals of the counts that are rates, or that were counted in several periods. (Of fewer than six
+    /// values: the least and the largest one.) Other counts have no interval.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ranges: BTreeMap<String, [f64; 2]>,
     /// Whether another row has a known ratio to this row; see [`note_comparisons`].

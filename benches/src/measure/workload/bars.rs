@@ -237,6 +237,25 @@ mod tests {
     }
 
     #[test]
+    fn the_rates_of_one_process_are_one_generation() {
+        let cases = vec![Case::new(Info::of("rust/a"), |_| Ok(Done::new()))];
+        let mut results = Results::new(vec![Mode::NONE], cases, Sink::Null, Names::default());
+        let took = Duration::from_millis(10);
+        let done = |occurrences| Done::new().rate("ops_per_s", occurrences, took);
+        // The lowest and the highest of nine and one are outside of the interval; of nine and ten it would be the four
+        // lowest and the four highest.
+        for occurrences in 1..=9 {
+            results.generations += 1;
+            let slice = Slice { took, elapsed: took, chain: [1.0; 2], done: done(f64::from(occurrences)) };
+            results.add((0, 0), 0, 1, &slice);
+        }
+        (0..10).for_each(|_| results.add_rates("rust/a", "none", &done(5.0)));
+        results.finish();
+        let row = results.row("rust/a", "none").unwrap();
+        assert_eq!((row.counts["ops_per_s"], row.ranges["ops_per_s"]), (500.0, [200.0, 800.0]));
+    }
+
+    #[test]
     fn a_case_that_is_known_to_be_outside_is_not_made_up_for() {
         let mut more = [0; 13];
         more[4] = 90;

@@ -1,6 +1,7 @@
 //! The measured samples, and the rows that are computed from them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::catalogue::Id;
 use crate::instruments::alloc::Counts;
@@ -165,12 +166,13 @@ impl Results {
         }
     }
 
-    /// Adds the rates of operations that ran after the generations, as a generation of their own.
+    /// Adds the rates of operations that ran after the generations. All of them together count as one more generation,
+    /// because they run in one process.
     pub fn add_rates(&mut self, case: &str, mode: &str, done: &Done) {
         let Some(key) = self.case(case).zip(self.mode(mode)) else { return };
         for (name, (occurrences, time)) in &done.rates {
             let of = self.rates.entry(key).or_default().entry(name.to_string()).or_default();
-            of.push([*occurrences, time.as_secs_f64()]);
+            add_to(of, self.generations, *occurrences, *time);
         }
     }
 
@@ -212,10 +214,7 @@ impl Results {
     pub fn added(&self, case: &str, mode: &str, than: &str, base: &str) -> Option<Interval> {
         let key = |mode| Some((self.case(case)?, self.mode(mode)?, What::Total));
         let (own, than, base) = (key(mode)?, key(than)?, key(base)?);
-        let added = |[own, than, base]: [Sample; 3]| (own.ns - base.ns) / (than.ns - base.ns);
-        let added = self.generations([&own, &than, &base], added);
-        // The ratio is only meaningful if `than` certainly takes longer than `base`.
-        added.filter(|_| self.above(&than, &base).is_some_and(|above| above.low > 0.0))
+        ratio_of_added(self.above(&own, &base)?, self.above(&than, &base)?)
     }
 
     /// Returns the keys of two cases that have turns together.
@@ -316,9 +315,7 @@ impl Results {
         let Done { counts, gauges, rates, .. } = &slice.done;
         for (name, (occurrences, time)) in rates {
             let of = self.rates.entry((case, mode)).or_default().entry(name.to_string()).or_default();
-            of.resize(self.generations, [0.0; 2]);
-            let sums = &mut of[self.generations - 1];
-            *sums = [sums[0] + occurrences, sums[1] + time.as_secs_f64()];
+            add_to(of, self.generations - 1, *occurrences, *time);
         }
         let per_op = counts.iter().map(|(name, total)| (name, *total as f64 / n as f64));
         let of = self.counts.entry((case, mode)).or_default();
@@ -349,6 +346,20 @@ impl Results {
     }
 }
 
+/// Returns the ratio of two added times. The ratio is only meaningful if `than` is certainly above zero. (A median of the
+/// ratios of single turns would be wrong: a turn in which `than` is small by chance has a large ratio, of any sign.)
+fn ratio_of_added(own: Interval, than: Interval) -> Option<Interval> {
+    (than.sure && than.low > 0.0).then(|| {
+        let ratio = own.over(&than);
+        // An `own` that may be below zero is the lowest for the least `than`.
+        Interval {
+            low: ratio.low.min(own.low / than.low),
+            high: ratio.high.max(own.high / than.high),
+            ..ratio
+        }
+    })
+}
+
 /// A difference that should be zero may be this many nanoseconds for each unit of `Info::per`, or the fraction
 /// `ZERO_RATIO` of the compared time, whichever is more.
 const ZERO_NS: f64 = 2.0;
@@ -360,6 +371,13 @@ const ZERO_RATIO: f64 = 0.01;
 /// to which its promises refer.
 fn allowed(ns: f64, units: f64) -> f64 {
     (ZERO_NS * units).max(ZERO_RATIO * ns)
+}
+
+/// Adds to the sums of a generation: to the number of occurrences, and to the time in seconds.
+fn add_to(sums: &mut Vec<[f64; 2]>, generation: usize, occurrences: f64, time: Duration) {
+    sums.resize(generation + 1, [0.0; 2]);
+    let [all, seconds] = &mut sums[generation];
+    (*all, *seconds) = (*all + occurrences, *seconds + time.as_secs_f64());
 }
 
 /// Returns the rate over all generations. The interval is computed from the rates of the generations.
@@ -565,5 +583,22 @@ impl Results {
             turns.into_values().filter_map(|slices| slices.try_into().ok()).collect()
         };
         Some((0..self.generations).map(of_generation).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_of_added_times_needs_a_divisor_that_is_certainly_above_zero() {
+        let (own, than) = (Interval::around(30.0, 3.0), Interval::around(100.0, 20.0));
+        let ratio = ratio_of_added(own, than).unwrap();
+        assert_eq!([ratio.low, ratio.median, ratio.high], [27.0 / 120.0, 0.3, 33.0 / 80.0]);
+        let around_zero = Interval { low: -4.0, ..own };
+        assert_eq!(ratio_of_added(around_zero, than).unwrap().low, -4.0 / 80.0);
+        for uncertain in [Interval::around(100.0, 100.0), Interval { sure: false, ..than }] {
+            assert_eq!(ratio_of_added(own, uncertain), None);
+        }
     }
 }
