@@ -9,6 +9,7 @@ use std::hint::black_box;
 use std::io;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use atrace_subscriber::metered::{Bill, Meter, Metered};
@@ -18,6 +19,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{Interest, Subscriber, with_default};
 use tracing::{Dispatch, Event, Metadata, debug, info, info_span, trace, warn};
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::prelude::*;
 
 /// A subscriber that wants all callsites except those of level trace, gives each span an id, and is slow for
@@ -88,7 +90,8 @@ fn counts_are_exact_from_eight_threads_and_the_expensive_callsite_is_first() {
     if std::env::var_os(ROLE).is_none() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         let ran = command.args([NAME, "--exact"]).env(ROLE, "counts").output().unwrap();
-        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && said.contains("1 passed"), "{said}");
         return;
     }
     let dispatch = Dispatch::new(Metered::new(Plain::default()));
@@ -187,6 +190,61 @@ fn everything_is_passed_on() {
         assert_eq!(tracing::Span::current().id(), span.id());
         assert!(dispatch.current_span().metadata().is_some_and(|metadata| metadata.name() == "passed_on"));
     });
+    let notes = Notes::default();
+    with_default(Metered::new(tracing_subscriber::registry().with(notes.clone())), || {
+        let span = info_span!("passed_on", later = tracing::field::Empty);
+        span.record("later", 1);
+        span.follows_from(span.id());
+        drop(span.clone());
+        span.in_scope(|| info!("refused"));
+    });
+    let all = ["new", "record", "follows", "enter", "asked", "exit", "close"];
+    assert_eq!(*notes.0.lock().unwrap(), all);
+}
+
+/// A layer that writes down which of its functions are called, and wants no event.
+#[derive(Clone, Default)]
+struct Notes(Arc<Mutex<Vec<&'static str>>>);
+
+impl Notes {
+    fn note(&self, call: &'static str) {
+        self.0.lock().unwrap().push(call);
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Notes {
+    fn on_new_span(&self, _: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+        self.note("new");
+    }
+
+    fn on_record(&self, _: &Id, _: &Record<'_>, _: Context<'_, S>) {
+        self.note("record");
+    }
+
+    fn on_follows_from(&self, _: &Id, _: &Id, _: Context<'_, S>) {
+        self.note("follows");
+    }
+
+    fn event_enabled(&self, _: &Event<'_>, _: Context<'_, S>) -> bool {
+        self.note("asked");
+        false
+    }
+
+    fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+        self.note("event");
+    }
+
+    fn on_enter(&self, _: &Id, _: Context<'_, S>) {
+        self.note("enter");
+    }
+
+    fn on_exit(&self, _: &Id, _: Context<'_, S>) {
+        self.note("exit");
+    }
+
+    fn on_close(&self, _: Id, _: Context<'_, S>) {
+        self.note("close");
+    }
 }
 
 /// A value whose formatting takes time and writes an event.
@@ -509,6 +567,7 @@ fn work_of_process(role: &str) {
         #[allow(unsafe_code, reason = "fork has no safe form")]
         // SAFETY: this thread alone is needed by the child, which ends at once by the handlers of `exit`.
         let child = unsafe { libc::fork() };
+        assert!(child >= 0);
         if child == 0 {
             std::process::exit(0);
         }

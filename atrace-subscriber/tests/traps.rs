@@ -74,6 +74,7 @@ fn in_child(body: impl FnOnce()) {
     // SAFETY: the child ends without returning from here, also after a panic.
     unsafe {
         let child = libc::fork();
+        assert!(child >= 0);
         if child == 0 {
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
             libc::_exit(i32::from(ended.is_err()));

@@ -129,11 +129,27 @@ mod tests {
     #[cfg_attr(miri, ignore = "no /proc")]
     #[cfg(target_os = "linux")]
     fn a_process_has_started_before_its_child() {
-        let own = start_time();
-        let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
-        let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
-        assert!(own > 0 && (own as f64) / 100.0 <= seconds + 1.0, "{own} {seconds}");
+        /// Returns the time since the system's start in the unit of `start_time`.
+        fn uptime() -> u64 {
+            let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+            let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+            (seconds * 100.0) as u64
+        }
+        let (own, before) = (start_time(), uptime());
         assert_eq!(start_time(), own);
+        // SAFETY: the child reads two files and ends.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            let started = start_time();
+            // Both clocks are rounded.
+            let is_right = started >= own && started + 2 >= before && started <= uptime() + 2;
+            // SAFETY: no preconditions; ends the child.
+            unsafe { libc::_exit(i32::from(!is_right)) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        assert_eq!((unsafe { libc::waitpid(child, &raw mut status, 0) }, status), (child, 0));
     }
 
     #[test]

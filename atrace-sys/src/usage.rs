@@ -118,8 +118,10 @@ mod tests {
     #[test]
     fn a_childs_time_is_known_until_it_is_waited_for() {
         let process = child("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 3");
+        let known = processor_time(process).unwrap();
         let (status, usage) = wait(process).unwrap();
         assert_eq!(status, 3 << 8);
+        assert!(usage.processor_ns >= known, "{usage:?} {known}");
         assert!(usage.processor_ns > 100_000 && usage.faults > 10 && usage.peak_kib > 100, "{usage:?}");
         assert!(processor_time(process).is_err() && wait(process).is_err());
         assert!(processor_time(std::process::id()).unwrap() > 0);

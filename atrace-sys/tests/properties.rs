@@ -178,6 +178,7 @@ fn helper() {
             transaction.set("a", "parent's").unwrap();
             // SAFETY: the child does what is below and ends.
             let child = unsafe { libc::fork() };
+            assert!(child >= 0);
             if child == 0 {
                 let is_refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     let refused = transaction.set("a", "child's").map_err(|error| error.kind());
@@ -788,17 +789,24 @@ fn a_writer_killed_at_any_point_leaves_whole_values() {
         let mut writer = start("write-forever", Some(&place.path())).spawn().unwrap();
         expect(&mut writer, "READY:");
         let end = Instant::now() + Duration::from_micros(500 + 397 * round);
-        while Instant::now() < end {
+        let look = || {
+            let mut values = 0;
             properties
                 .for_each(|key, value, _| {
                     let bytes = value.as_bytes();
                     assert_eq!(bytes.len(), VALUE_MAX, "{key} {value:?}");
                     assert!(bytes.iter().all(|byte| *byte == bytes[0]), "{key} {value:?}");
+                    values += 1;
                 })
                 .unwrap();
+            assert!(values > 0);
+        };
+        while Instant::now() < end {
+            look();
         }
         writer.kill().unwrap();
         assert_eq!(writer.wait().unwrap().signal(), Some(libc::SIGKILL));
+        look();
         // The lock died with it, and every change is still one.
         let before = properties.area_serial();
         let serial = properties.find("key.0").map(|property| property.serial());

@@ -9,7 +9,7 @@ mod cases {
 
     use atrace::*;
 
-    use crate::common::{Place, case, control, fork, until};
+    use crate::common::{self, Place, case, control, fork, until};
 
     const TAG: AtraceTag = AtraceTag::App;
 
@@ -127,6 +127,7 @@ mod cases {
                 libc::signal(libc::SIGUSR1, write as *const () as libc::sighandler_t);
                 libc::raise(libc::SIGUSR1);
                 assert_eq!(perfetto::status().lost(), 1, "the event that the service is told of");
+                println!("RAN");
                 confine(&[libc::SYS_prctl, libc::SYS_munmap]);
                 libc::exit(0);
             }
@@ -136,8 +137,8 @@ mod cases {
         let _never_answers = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         let mut command = place.command(&name);
         command.env("ATRACE_BACKEND", "perfetto").env("PERFETTO_PRODUCER_SOCK_NAME", socket);
-        let ended = command.status().unwrap();
-        assert!(ended.success(), "{ended}");
+        let ran = common::end_of(command.spawn().unwrap());
+        assert!(ran.status.success() && ran.said("RAN").len() == 1, "{ran:?}");
     }
 
     /// Tests that the thread for Perfetto has made its first attempt when the functions return that a program calls
@@ -163,8 +164,7 @@ mod cases {
         for _ in 0..10 {
             let mut command = place.command(&name);
             command.env("ATRACE_BACKEND", "perfetto").env("PERFETTO_PRODUCER_SOCK_NAME", place.path("none"));
-            let ended = command.status().unwrap();
-            assert!(ended.success(), "{ended}");
+            common::run(&mut command);
         }
     }
 

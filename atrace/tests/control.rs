@@ -385,7 +385,8 @@ fn at_once(place: &Place, case: &str, times: usize) {
     std::fs::write(place.path("go"), "").unwrap();
     for child in children {
         let ran = common::end_of(child);
-        assert!(ran.status.success(), "{}\n{}", ran.stdout, ran.stderr);
+        let is_done = ran.status.success() && ran.stdout.contains("1 passed");
+        assert!(is_done, "{}\n{}", ran.stdout, ran.stderr);
     }
 }
 
@@ -479,6 +480,7 @@ fn a_switch_that_is_killed_is_whole_or_mended_by_the_next() {
 fn in_child(body: impl FnOnce() -> bool) {
     // SAFETY: the child calls `body` and ends. The test is alone in its process.
     let child = unsafe { libc::fork() };
+    assert!(child >= 0);
     if child == 0 {
         let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
         // SAFETY: no preconditions; ends the child at once.

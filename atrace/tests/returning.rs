@@ -291,7 +291,9 @@ mod cases {
     #[test]
     fn a_service_that_hangs_is_not_waited_for() {
         let name = case!({
+            let start = Instant::now();
             atrace_instant(TAG, "first");
+            assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
             println!("STATUS {}", perfetto::status());
         });
         let place = Place::file();

@@ -85,11 +85,23 @@ mod cases {
     fn an_empty_variable_is_an_unset_one() {
         let name = case!({
             atrace_instant(TAG, "x");
-            assert_eq!(sink().kind(), "File");
+            println!("KIND {}", sink().kind());
+            println!("SINK {}", sink());
         });
         let place = Place::file().on();
-        common::run(place.command(&name).env("ATRACE_BACKEND", ""));
-        common::run(place.command(&name).env("ATRACE_BACKEND", "marker"));
+        for backend in ["", "marker"] {
+            assert_eq!(
+                common::run(place.command(&name).env("ATRACE_BACKEND", backend)).said("KIND"),
+                ["File"]
+            );
+        }
+        let [empty, unset] = [Some(""), None].map(|value| {
+            let mut command = place.command(&name);
+            command.env_remove("ATRACE_MARKER").envs(value.map(|value| ("ATRACE_MARKER", value)));
+            common::run(&mut command).said("SINK").join("\n")
+        });
+        assert_eq!(empty, unset);
+        assert!(!empty.is_empty());
     }
 
     #[test]

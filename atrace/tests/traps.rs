@@ -386,7 +386,11 @@ mod cases {
         for (backend, library, level) in [("cutils", "libcutils", 34), ("ndk", "libandroid", 29)] {
             let library = standins::build(library, level, place.path("").as_path());
             let backend = format!("{backend}:{}", library.display());
-            common::run(trapping(&place, &name).env("ATRACE_BACKEND", backend));
+            let mut command = trapping(&place, &name);
+            let ran =
+                common::run(command.env("ATRACE_BACKEND", backend).env("STANDIN_ENABLED", place.path("")));
+            let calls = ran.said("CALL").into_iter().filter(|call| *call != "update_tags").count();
+            assert!(calls > STATES.len() * KINDS.len(), "{calls} calls");
         }
     }
 

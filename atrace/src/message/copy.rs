@@ -229,12 +229,18 @@ mod tests {
     const STEP: usize = if cfg!(miri) { 256 } else { 1 };
 
     fn check(copy: Copy, from: &[u8], bar: bool, suspect: bool) {
-        let mut to = [MaybeUninit::new(0xa5); 256];
-        let to = &mut to[..from.len()];
-        let found = copy(from, to, bar);
+        const AROUND: usize = 32;
+        let mut room = [MaybeUninit::new(0xa5_u8); 256 + 2 * AROUND];
+        let found = copy(from, &mut room[AROUND..][..from.len()], bar);
         // SAFETY: initialised when made.
-        let to = unsafe { std::slice::from_raw_parts(to.as_ptr().cast::<u8>(), to.len()) };
+        let room = unsafe { std::slice::from_raw_parts(room.as_ptr().cast::<u8>(), room.len()) };
+        let (before, rest) = room.split_at(AROUND);
+        let (to, after) = rest.split_at(from.len());
         assert_eq!(to, from);
+        assert!(
+            before.iter().chain(after).all(|byte| *byte == 0xa5),
+            "the bytes around the text have changed"
+        );
         assert_eq!(found, suspect, "{:?} bar {bar}", from.escape_ascii().to_string());
     }
 

@@ -702,6 +702,7 @@ mod tests {
     fn holds_in_child(body: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child ends at once.
         let child = unsafe { libc::fork() };
+        assert!(child >= 0);
         if child == 0 {
             let holds = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
             // SAFETY: as above.

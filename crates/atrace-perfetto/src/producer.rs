@@ -693,8 +693,29 @@ mod tests {
         assert_eq!(write(&begin), written);
         let key = TrackKey::named(Type::Begin, 7);
         assert_eq!(write_as::<OnTrack>(key, 1, "row", Some("name")), written);
-        shared.close(0);
-        arena.retire();
+        // The other session got its number before the next slice, which begins in both sessions.
+        let Some(Written::ByPerfetto { begun }) = written else { unreachable!() };
+        let (later, _) = Arena::make(2).unwrap();
+        shared.open(1, later, 1, 1, 0);
+        shared.sessions[1].number.store(begun, Ordering::Relaxed);
+        let next = shared.begun.fetch_add(1, Ordering::Relaxed);
+        for begun in [begun, next] {
+            end_traced(1, &track, Some(&site), 0, begun, &[]);
+        }
+        let ends = [(0, arena), (1, later)].map(|(session, arena)| {
+            shared.close(session);
+            assert!(POOL.reclaim(session, Writer::finish));
+            let mut ends = 0;
+            for chunk in arena.take_handed() {
+                arena.read(&chunk, |Part { bytes, .. }| {
+                    let kind = Reader::first(bytes, 11).and_then(|event| Reader::first(event.bytes(), 9));
+                    ends += u32::from(kind.is_some_and(|kind| kind.number() == 2));
+                });
+            }
+            arena.retire();
+            ends
+        });
+        assert_eq!(ends, [2, 1]);
     }
 
     /// Tests that an event with a time in the future does not change the times of the thread's later events.
@@ -786,6 +807,7 @@ mod tests {
         early::set_arena(Some(arena));
         // SAFETY: without flags except the signal at the end, the call is a fork. The child ends at once.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        assert!(child >= 0);
         if child == 0 {
             let is_counted = std::panic::catch_unwind(|| {
                 prepare().into_iter().for_each(|shared| shared.early.count());

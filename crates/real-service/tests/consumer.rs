@@ -69,5 +69,9 @@ fn the_service_records_what_is_asked_for() {
     while wanted != "*/other.program" && !is_done() {
         std::thread::sleep(Duration::from_millis(100));
     }
+    if wanted == "*/other.program" {
+        // Time for events that must not come.
+        std::thread::sleep(Duration::from_millis(500));
+    }
     consumer.stop().unwrap();
 }
