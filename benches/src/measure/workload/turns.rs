@@ -190,6 +190,8 @@ struct Process {
     helper: Helper,
     /// The cases whose messages, for raw writes, were already sent to the process.
     has: BTreeSet<usize>,
+    /// The cases that the process has run.
+    ran: BTreeSet<usize>,
     /// The Perfetto consumer to which the process is connected, if there is one.
     _reader: Option<Reader>,
 }
@@ -204,7 +206,8 @@ impl Process {
         command.args(std::env::args_os().skip(1)).envs(ALLOCATOR).envs(fixture.env());
         command.envs(reader.iter().flat_map(Reader::env));
         let helper = Helper::start(&mut command)?;
-        let mut process = Self { mode: *mode, helper, has: BTreeSet::new(), _reader: reader };
+        let mut process =
+            Self { mode: *mode, helper, has: BTreeSet::new(), ran: BTreeSet::new(), _reader: reader };
         // Wait before the next process starts: switching tracing on reads the properties and writes them back.
         process.reply::<()>("its start")?;
         Ok(process)
@@ -213,8 +216,10 @@ impl Process {
     /// Runs a slice of a case. If `warm` is true, an untimed warm-up precedes the slice.
     fn slice(&mut self, info: &Info, (case, place): (usize, usize), n: u64, warm: bool) -> io::Result<Slice> {
         let &Info { batch, afresh, .. } = info;
-        // A case with batches has short slices, and its first batch starts the threads of a runtime.
-        let least = if afresh && batch > 1 { batch } else { 0 };
+        // A case with batches has short slices, and its first batch starts the threads of a runtime. The first operation
+        // of a process loads what the later ones need, such as symbols.
+        let is_first = self.ran.insert(case);
+        let least = if is_first || afresh && batch > 1 { batch } else { 0 };
         let warm_up = if warm { least.max(n / 8 / batch * batch) } else { 0 };
         self.ask(&Request::Slice { case, place, warm_up, n }, &info.id)
     }
@@ -222,6 +227,7 @@ impl Process {
     /// Finds the duration of one operation.
     fn calibrate(&mut self, info: &Info, case: usize, slice: Duration) -> io::Result<Duration> {
         let mut n = info.batch;
+        self.slice(info, (case, 0), n, false)?;
         loop {
             let Slice { took, elapsed, .. } = self.slice(info, (case, 0), n, false)?;
             // If `run` is made anew, `elapsed` has a constant cost for any number of operations, so only `took` counts.
