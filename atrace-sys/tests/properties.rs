@@ -125,11 +125,13 @@ fn helper() {
             println!("WOKEN:{}", text(own(), key).unwrap());
         }
         ["write-forever"] => {
-            println!("READY:");
             for round in 0u32.. {
                 let key = format!("key.{}", round % 3);
                 let value = char::from(b'a' + (round % 26) as u8).to_string();
                 own().set(&key, value.repeat(VALUE_MAX)).unwrap();
+                if round == 0 {
+                    println!("READY:");
+                }
             }
         }
         ["open-other"] => {

@@ -53,7 +53,8 @@ mod cases {
             fs::remove_file(&out).unwrap();
             lost as usize
         };
-        // A program that gets no processor for seconds connects too late for its first events. That is not the rule.
+        // A program that gets no processor for seconds connects too late for its first events. Of three runs, one has to
+        // lose nothing.
         let lost = load::all(|number| (0..3).map(|_| run(number)).find(|lost| *lost == 0).unwrap_or(1));
         assert_eq!(lost, 0);
     }

@@ -481,7 +481,10 @@ mod cases {
                     publish(&says(fd, &planted));
                     ready();
                 });
-                let ran = here.atrace(&["doctor", &mallory.pid()]);
+                // On a busy machine there may be no answer in time.
+                let mut all = (0..20).map(|_| here.atrace(&["doctor", &mallory.pid()]));
+                let ran =
+                    all.find(|ran| !ran.stdout.contains("no answer in time")).expect("an answer in time");
                 assert!(ran.stdout.contains(&format!("{} is not there yet", planted.display())), "{ran:?}");
                 assert!(!planted.exists(), "{ran:?}");
                 here.is_unharmed();
@@ -789,8 +792,7 @@ mod cases {
         }
     }
 
-    /// Tests a user with so many processes that the command can't read them in the second that it spends on each user.
-    /// The processes of other users must still be shown.
+    /// Tests a user with more processes than the command asks. The processes of other users must still be shown.
     #[test]
     fn a_user_of_many_processes_hides_no_other_user() {
         // More than the command asks, so that this does not depend on its speed.
@@ -810,7 +812,9 @@ mod cases {
                 let (mut told, mut tell) = std::io::pipe().unwrap();
                 for _ in 0..MANY {
                     // SAFETY: the child publishes a state and sleeps until this process kills it.
-                    if unsafe { libc::fork() } == 0 {
+                    let child = unsafe { libc::fork() };
+                    assert!(child >= 0, "the limit of processes is too low");
+                    if child == 0 {
                         // SAFETY: the arguments are numbers.
                         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
                         publish_standing();

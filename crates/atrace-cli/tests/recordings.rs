@@ -278,7 +278,7 @@ mod cases {
         if !is_root(&name) {
             return;
         }
-        if !tracefs::root().unwrap().join("events/sched").exists() {
+        if !tracefs::root().is_ok_and(|root| root.join("events/sched").exists()) {
             return common::skipped(&name, "this kernel has no events of the scheduler");
         }
         let here = Here::new();

@@ -3,8 +3,9 @@
 //! The values are the durations of calls. The first calls are all timed, so the sum of their durations is exact. Each
 //! of the other calls is in the sample with the same probability. The sum of their durations is estimated as the number
 //! of these calls times the mean of the sample. The variance of this estimate is computed from the variance of the
-//! sample, with the correction for a finite population (W. G. Cochran, "Sampling Techniques", 1977, chapter 2).
-//! Student's quantile is approximated as in Abramowitz and Stegun, 26.7.5.
+//! sample, which counts as at least that of a rounding to whole ticks, with the correction for a finite population
+//! (W. G. Cochran, "Sampling Techniques", 1977, chapter 2). Student's quantile is exact for up to four degrees of
+//! freedom, and otherwise approximated as in Abramowitz and Stegun, 26.7.5.
 
 /// The measurements of one kind of call of a callsite. Times are in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -45,8 +45,8 @@ impl Looks {
     ///
     /// Each element of `pairs` has the logarithms of the ratios of one measurement. The returned interval at the same
     /// place is the interval of the ratio minus 1. An interval is `None` if there is no ratio, or if a logarithm is not
-    /// finite; with too few pairs it is marked as uncertain ([`Interval::sure`] is false). `covariate` has a value for
-    /// each pair, or is empty ([`ranks`]).
+    /// finite. With too few pairs, or if the covariate explains a difference of any size, it is marked as uncertain
+    /// ([`Interval::sure`] is false). `covariate` has a value for each pair, or is empty ([`ranks`]).
     pub fn look(&mut self, part: f64, pairs: &[&[f64]], covariate: &[f64]) -> Option<Vec<Option<Interval>>> {
         let passed = PARTS.iter().filter(|at| part >= **at).count();
         let error = 1.0 - CONFIDENCE;

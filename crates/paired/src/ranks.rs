@@ -77,7 +77,10 @@ pub fn interval(samples: &[f64], covariate: &[f64], confidence: f64) -> Option<I
 fn residuals(samples: &[f64], covariate: &[f64], shift: f64) -> Vec<f64> {
     let mut left: Vec<f64> = samples.iter().map(|sample| sample - shift).collect();
     let slope = slope(&left, covariate);
-    left.iter_mut().zip(covariate).for_each(|(left, x)| *left -= slope * x);
+    for (left, x) in left.iter_mut().zip(covariate) {
+        // The line goes through one of the points. Rounding must not give this point's residual a sign.
+        *left = if *left / x == slope { 0.0 } else { *left - slope * x };
+    }
     left
 }
 
@@ -248,7 +251,10 @@ mod tests {
         // The line goes through one of nine points, so one residual is 0 for each shift, and no shift is excluded.
         let nine: Vec<f64> = (0..9).map(|at| 0.05 + 0.0001 * f64::from(at)).collect();
         let speeds = [0.003, -0.002, 0.001, -0.004, 0.002, -0.001, 0.0035, -0.003, 0.001];
-        assert!(!interval(&nine, &speeds, 0.994).unwrap().sure);
+        for factor in [1.0, 1.1, 1.23, 3.0, 7.7] {
+            let speeds = speeds.map(|speed| factor * speed);
+            assert!(!interval(&nine, &speeds, 0.994).unwrap().sure, "{factor}");
+        }
         assert!(interval(&nine, &[], 0.994).unwrap().sure);
     }
 

@@ -35,7 +35,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use atrace_bill::Bill;
-use atrace_paired::looks::Timed;
+use atrace_paired::looks::{PAIRS_MIN, Timed};
 use fastrand::Rng;
 use serde_json::Value;
 
@@ -269,7 +269,7 @@ impl Pairs {
                 break ended;
             }
         };
-        let mut shown = Shown::new(self.names, walls.len(), seconds);
+        let mut shown = Shown::new(self.names, walls.len(), PAIRS_MIN, seconds);
         let verdict = |at: usize| Verdict::of(found.get(at).copied().flatten());
         shown.runs(&self.runs, [verdict(0), verdict(1)]);
         if self.sessions.is_some() {

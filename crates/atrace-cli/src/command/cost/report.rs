@@ -1,6 +1,5 @@
 //! The results of `atrace cost`, as sentences, a table, and JSON.
 
-use atrace_paired::looks::PAIRS_MIN;
 use atrace_paired::{Groups, Interval};
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
@@ -99,14 +98,15 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 impl Shown {
-    pub(super) fn new(names: Names, pairs: usize, seconds: f64) -> Self {
+    /// Makes an empty result of this many pairs. `needed` is the number of pairs that an interval needs.
+    pub(super) fn new(names: Names, pairs: usize, needed: usize, seconds: f64) -> Self {
         let (subject, sides) = names;
         let mut notes = Vec::new();
-        if pairs < PAIRS_MIN {
+        if pairs < needed {
             let each = seconds / pairs.max(1) as f64;
-            let enough = (each * (PAIRS_MIN + 3) as f64).ceil();
+            let enough = (each * (needed + 3) as f64).ceil();
             notes.push(format!(
-                "{PAIRS_MIN} pairs are needed for 99 %, and a pair takes about {each:.1} s: give it --time {enough}s"
+                "{needed} pairs are needed for 99 %, and a pair takes about {each:.1} s: give it --time {enough}s"
             ));
         }
         Self { subject, sides, notes, pairs, seconds, ..Self::default() }
@@ -283,7 +283,7 @@ mod tests {
             (Lost { room: 5, kib: LARGEST, ..Lost::default() }, false),
             (Lost { inside: 5, kib: 64, ..Lost::default() }, false),
         ] {
-            let mut shown = Shown::new(("tracing", ["off", "on"]), 20, 60.0);
+            let mut shown = Shown::new(("tracing", ["off", "on"]), 20, 9, 60.0);
             let counts = Counts { events: 9, lost: lost.events(), ..Counts::default() };
             shown.recorded(
                 &[Report { counts, lost: vec![lost], ..Report::default() }],
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_bill_is_compared_with_the_difference() {
-        let mut shown = Shown::new(("tracing", ["off", "on"]), 20, 60.0);
+        let mut shown = Shown::new(("tracing", ["off", "on"]), 20, 9, 60.0);
         let bill = |ns: f64, high: f64, others: Option<f64>| json!({ "total": { "ns": ns, "high": high }, "other_threads_ns": others });
         assert_eq!(shown.explained(&bill(40e6, 41e6, None)), None);
         shown.added_ns = Some(Interval::around(50e6, 5e6));

@@ -9,7 +9,7 @@
 //! (`atrace_paired::slices`).
 //!
 //! In each slice, the speed of the processors is measured, too (`speed`). The part of a pair's difference that the
-//! speed explains is subtracted (`atrace_paired::ranks`).
+//! speed explains is subtracted (`atrace_paired::ranks`), unless tracing certainly changes the measured speed.
 //!
 //! # Processor time
 //!
@@ -255,11 +255,9 @@ impl Switched<'_> {
     /// Returns an error if there is no time for enough slices.
     fn enough_time(&self) -> Result {
         let pair = self.slice * 3;
-        // The reference work is a covariate.
-        let pairs = PAIRS_MIN + 1;
-        let Some(needed) = self.timed.needed(pair, pairs) else { return Ok(()) };
+        let Some(needed) = self.timed.needed(pair, PAIRS) else { return Ok(()) };
         Err(Failure::new(format!(
-            "--unit: the number has to grow in each slice, so a pair of slices takes about {pair:.1?}, and {pairs} pairs are \
+            "--unit: the number has to grow in each slice, so a pair of slices takes about {pair:.1?}, and {PAIRS} pairs are \
              needed for 99 %: give it --time {needed}s"
         )))
     }
@@ -293,6 +291,9 @@ impl Switched<'_> {
         Ok(Some(Slice { each: used / units, per_second: units / seconds, reference: spent / pieces }))
     }
 }
+
+/// The number of pairs that an interval needs, because the reference work is a covariate.
+const PAIRS: usize = PAIRS_MIN + 1;
 
 /// Returns whether tracing certainly changes the time of the reference work. That work would then explain a part of
 /// tracing's cost, which would be subtracted from the result.
@@ -362,7 +363,7 @@ pub(super) fn measure(args: &CostArgs, signals: &Signals) -> Result<Shown> {
     notes.extend(it.running.ignores.map(|number| format!("process {number} {missing}")));
     drop(it.running);
     let report = it.session.service.finish();
-    let mut shown = Shown::new(("tracing", ["off", "on"]), pairs.len(), seconds);
+    let mut shown = Shown::new(("tracing", ["off", "on"]), pairs.len(), PAIRS, seconds);
     let of = |value: fn(&Slice) -> f64| slices.medians(value);
     shown.judge("processor time per unit", of(|it| it.each), Verdict::of(found[0]));
     shown.beside("units per second", Unit::Count, of(|it| it.per_second));
