@@ -265,7 +265,8 @@ fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
     // A run before the samples starts the threads that start only once.
     run(if args.test { 1 } else { setup.counted_over() }).map_err(io::Error::other)?;
     if setup.job == Job::Io(5) && !args.test && !args.quick {
-        // The generations have few operations that wait; further operations make the throughput more certain.
+        // The generations have few operations that wait. Further operations make the throughput more certain; for its
+        // interval they are one more generation.
         for _ in 0..MORE / setup.counted_over() {
             let done = run(setup.counted_over()).map_err(io::Error::other)?;
             results.add_rates(&setup.id(), "none", &done);

@@ -10,7 +10,7 @@
 //!   its bench is no workload. The times are first corrected for the change of the machine: the median of today's time
 //!   divided by the saved time, over the `limit/` and `cc/` rows of the bench, with the interval of this median. Then the
 //!   bounds of the two times are compared in the same way as the bounds of ratios. If no such row shows the change of
-//!   the machine, times are not judged.
+//!   the machine, times and additions are not judged.
 //! - The time that a row **adds** to another row, such as the time that tracing adds to a workload, is worse if the
 //!   lower bound of today's addition, corrected for the change of the machine, exceeds the upper bound of the saved
 //!   addition by more than the largest of three allowances: the maximum percentage of the saved addition, 2 ns, and 1 %
@@ -21,9 +21,9 @@
 //! - **Instructions** have no intervals, and the minimum of half a nanosecond does not apply to them. **Allocations**
 //!   must not grow by more than a hundredth of an allocation.
 //! - The comparison fails if a row is **missing** today and the saved row was not noisy, or if a row has lost a saved
-//!   ratio or addition. The time of a **noisy** row,
-//!   and a ratio or an addition from fewer than six pairs, is reported and not judged. If nothing could be judged, or a
-//!   saved file can't be read, the comparison fails.
+//!   ratio or addition. The time of a **noisy** row, a ratio or an addition from fewer than six pairs, and every time
+//!   and addition of a bench that has no well-known `limit/` or `cc/` row, are reported and not judged. If nothing could
+//!   be judged, or a saved file can't be read, the comparison fails.
 //! - The rows of a device are compared with the saved rows of the same device.
 //!
 //! An interval shows the variation within one process, but not the differences between processes. So after a failure,

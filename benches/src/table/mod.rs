@@ -89,14 +89,23 @@ impl Table {
     }
 
     /// Removes each column, except the first, in which every cell only has a reason. The note then has the
-    /// column's name and the reason of its first cell.
+    /// column's name and the reasons.
     pub fn dense(mut self) -> Self {
         for index in (1..self.columns.len()).rev() {
             let has_none = |row: &Vec<Cell>| matches!(row.get(index), None | Some(Cell::None(_)));
             if self.rows.iter().all(has_none) {
                 let column = self.columns.remove(index);
-                if let Some(Cell::None(why)) = self.rows.first().and_then(|row| row.get(index)) {
+                let mut reasons: Vec<&str> = Vec::new();
+                for row in &self.rows {
+                    if let Some(Cell::None(why)) = row.get(index)
+                        && !reasons.contains(&&**why)
+                    {
+                        reasons.push(why);
+                    }
+                }
+                if !reasons.is_empty() {
                     let space = if self.note.is_empty() { "" } else { " " };
+                    let why = reasons.join(", or ");
                     self.note.push_str(&format!("{space}No column \"{column}\": {why}."));
                 }
                 for row in self.rows.iter_mut().filter(|row| row.len() > index) {
@@ -467,6 +476,12 @@ mod table_tests {
     fn columns_with_nothing_in_them_are_left_out() {
         let mut table = Table::new("", ["case", "x", "y"]);
         table.push([Cell::name("a"), Cell::not_measured(), Cell::Count(2.0)]);
+        let mut other = table.clone();
+        other.push([Cell::name("b"), Cell::none("nothing is written"), Cell::Count(3.0)]);
+        assert_eq!(
+            other.dense().below(),
+            ["No column \"x\": not measured in this run, or nothing is written."]
+        );
         let table = table.dense();
         assert_eq!(table.below(), ["No column \"x\": not measured in this run."]);
         assert_eq!((&table.columns[..], table.rows[0].len()), (&["case".to_owned(), "y".to_owned()][..], 2));

@@ -38,7 +38,8 @@ pub(super) fn about(here: &Machine) -> String {
 
 fn machine(e: &Environment) -> String {
     let cpus = format!("{} CPUs{}", e.cpus, if e.guest { " of a guest" } else { "" });
-    let commit = if e.commit.is_empty() { String::new() } else { format!("commit {}", e.commit) };
+    let changes = if e.changed { ", with changes" } else { "" };
+    let commit = if e.commit.is_empty() { String::new() } else { format!("commit {}{changes}", e.commit) };
     let kernel = format!("Linux {}", e.kernel);
     let parts = [e.cpu.clone(), cpus, kernel, e.rustc.clone(), e.cxx.clone(), date(e.time), commit];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
