@@ -11,8 +11,8 @@
 //! # frame(3);
 //! ```
 //!
-//! While tracing is off, an event compares three words and branches: less than a nanosecond, without a call. While
-//! tracing is on, an event for ATrace costs one `write(2)` of a message on the stack, plus a few nanoseconds. An event
+//! While tracing is off, an event compares three words and branches: about a nanosecond, without a call. While
+//! tracing is on, an event for ATrace costs one `write(2)` of a message on the stack, plus a few tens of nanoseconds. An event
 //! does not allocate, except in the cases [below](#signal-handlers). The functions that write events do not panic,
 //! block, raise a signal or change errno, whatever the text of the name, the state of the trace buffer or the content
 //! of the properties. There are exceptions: a closure that writes a name may panic; libcutils takes a lock when it
