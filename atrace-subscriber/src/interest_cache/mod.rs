@@ -566,9 +566,10 @@ mod tests {
         ORDINARY.add_dispatch(&dispatch);
         for panics in [true, false] {
             PANICS.set(panics);
-            let before = ASKED.get();
+            let (before, start) = (ASKED.get(), std::time::Instant::now());
             // While another test is rebuilding, `rebuild` leaves the work to that test.
             while ASKED.get() == before {
+                assert!(start.elapsed() < std::time::Duration::from_secs(300), "nobody is asked");
                 ORDINARY.rebuild();
                 assert!(!REBUILDING.get());
             }

@@ -831,6 +831,7 @@ mod cases {
     /// Overwrites the environment with which this process was started, as a server does that shows its state in `ps`.
     fn overwrite_environment() {
         unsafe extern "C" {
+            // SAFETY: the declaration is that of POSIX: an array of C strings that ends with a null pointer.
             static environ: *const *mut libc::c_char;
         }
         // SAFETY: the calling thread is the only one of this process. The pointers, up to the null pointer, are those of
