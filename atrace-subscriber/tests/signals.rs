@@ -8,7 +8,7 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 use common::{Place, Role, balanced, case};
 use tracing::{Span, info_span};
@@ -191,13 +191,27 @@ fn a_handler_may_run_between_any_two_instructions_deep_down() {
     is_whole(&name, 30);
 }
 
-/// Whether a signal must interrupt the next registration of a thread-local destructor.
-static IS_ARMED: AtomicBool = AtomicBool::new(false);
-/// The number of thread-local destructors that were registered since `IS_ARMED` was set.
+/// The thread whose next registration of a thread-local destructor a signal must interrupt, or 0. Registrations by other
+/// threads, such as those of the test harness, do not count.
+static ARMED: AtomicI32 = AtomicI32::new(0);
+/// The number of thread-local destructors that the thread has registered since `ARMED` was set.
 static NOTED: AtomicU64 = AtomicU64::new(0);
 
+/// Runs `body` while a signal must interrupt the calling thread's next registration.
+fn armed<R>(body: impl FnOnce() -> R) -> R {
+    ARMED.store(this_thread(), Ordering::Relaxed);
+    let result = body();
+    ARMED.store(0, Ordering::Relaxed);
+    result
+}
+
+fn this_thread() -> i32 {
+    // SAFETY: the call has no arguments, and can't fail.
+    unsafe { libc::gettid() }
+}
+
 /// Replaces the C library's function, which registers a destructor for a thread-local value. Raises a signal just
-/// before the first registration since `IS_ARMED` was set.
+/// before the thread's first registration since `ARMED` was set.
 ///
 /// # Safety
 /// The caller must obey the rules of the C library's function, which gets all arguments.
@@ -208,7 +222,7 @@ unsafe extern "C" fn __cxa_thread_atexit_impl(
     library: *mut libc::c_void,
 ) -> libc::c_int {
     type Note = unsafe extern "C" fn(*mut libc::c_void, *mut libc::c_void, *mut libc::c_void) -> libc::c_int;
-    if IS_ARMED.load(Ordering::Relaxed) && NOTED.fetch_add(1, Ordering::Relaxed) == 0 {
+    if ARMED.load(Ordering::Relaxed) == this_thread() && NOTED.fetch_add(1, Ordering::Relaxed) == 0 {
         // SAFETY: the handler was installed.
         unsafe { libc::raise(libc::SIGUSR1) };
     }
@@ -233,11 +247,11 @@ fn spans_left_in_another_order_note_no_destructor() {
         let shallow = || {
             let [first, second] = ["first", "second"].map(|name| info_span!("span", name));
             first.in_scope(|| {});
-            IS_ARMED.store(true, Ordering::Relaxed);
-            let (first, second) = (first.enter(), second.enter());
-            drop(first);
-            drop(second);
-            IS_ARMED.store(false, Ordering::Relaxed);
+            armed(|| {
+                let (first, second) = (first.enter(), second.enter());
+                drop(first);
+                drop(second);
+            });
         };
         std::thread::spawn(shallow).join().unwrap();
         assert_eq!(NOTED.load(Ordering::Relaxed), 0);
@@ -257,9 +271,7 @@ fn a_handler_notes_no_destructor_that_is_being_noted() {
         let deep_down = || {
             let inside: Vec<_> = (0..32).map(|_| info_span!("around").entered()).collect();
             let last = info_span!("last");
-            IS_ARMED.store(true, Ordering::Relaxed);
-            let last = last.entered();
-            IS_ARMED.store(false, Ordering::Relaxed);
+            let last = armed(|| last.entered());
             drop(last);
             drop(inside);
         };
