@@ -329,6 +329,8 @@ fn tests() {
         row::read(&temp.path().join("known.json")).unwrap()
     };
     let rows = (0..5).map(quick).find(|rows| is_undisturbed(rows)).expect("a run that finds what is known");
+    let outside: Vec<_> = rows.iter().filter(|row| !row.is_in_range()).collect();
+    assert!(outside.is_empty(), "converted out of what was measured: {outside:?}");
     let row = |id: &str| of(&rows, id);
     let boxes = row("rust/boxes/on");
     assert_eq!((boxes.allocs, boxes.bytes), (Some(2.0), Some(32.0)));

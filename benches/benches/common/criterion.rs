@@ -6,6 +6,16 @@ use std::time::Duration;
 use atrace_benches::harness::args::Args;
 use criterion::Criterion;
 
+/// Returns whether Criterion can parse this command line: it takes one filter at most. Otherwise prints that it does not
+/// run.
+pub(crate) fn can_run(args: &Args) -> bool {
+    let can_run = args.filters.len() <= 1;
+    if !can_run {
+        println!("Criterion takes one filter, so it does not run: start the bench with one filter for it");
+    }
+    can_run
+}
+
 /// Measures cases with Criterion.
 pub(crate) struct Cases<'a> {
     criterion: Criterion,
@@ -28,10 +38,10 @@ impl<'a> Cases<'a> {
         Self { criterion, args, names: Vec::new() }
     }
 
-    /// Measures a case if the filters select its id. `run(n)` runs the operation `n` times, and returns how long that
+    /// Measures a case if the filters select its id or its name. `run(n)` runs the operation `n` times, and returns how long that
     /// took.
     pub(crate) fn case(&mut self, id: &str, name: &str, mut run: impl FnMut(u64) -> Duration) {
-        if self.args.selects(id) {
+        if self.args.selects(id) || self.args.selects(name) {
             self.criterion.bench_function(name, |bencher| bencher.iter_custom(&mut run));
             self.names.push(name.to_owned());
         }

@@ -6,10 +6,28 @@ use atrace_benches::measure::workload::Done;
 use cc_bench::coroutines::Compiler;
 
 use super::tasks::Batch;
-use super::{Kind, Runner};
+use super::{Kind, Place, Runner, is_original};
 
 /// Checks that the report of 60 tasks in two batches is made correctly from known times and counts.
 pub(crate) fn prove() {
+    of_known_times();
+    batches();
+}
+
+/// Checks the numbers of tasks in a batch: 1,000 as in the original, except long tasks in Rust without
+/// `ATRACE_BENCH_ORIGINAL=1`.
+fn batches() {
+    for (fibonacci, in_rust) in [(15, 1000), (25, if is_original() { 1000 } else { 30 })] {
+        let place = Place { fibonacci, one_core: false };
+        assert_eq!(place.batch(Runner::Cc(Compiler::Gcc, Kind::Coroutine)), 1000);
+        assert_eq!(
+            [Runner::Sequential, Runner::Future, Runner::Tokio].map(|it| place.batch(it)),
+            [in_rust; 3]
+        );
+    }
+}
+
+fn of_known_times() {
     let nanos = Duration::from_nanos;
     let coroutine = |kind| Runner::Cc(Compiler::Gcc, kind);
     for (runner, makings) in [(coroutine(Kind::Coroutine), 60), (coroutine(Kind::Yield), 2)] {

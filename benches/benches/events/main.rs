@@ -32,7 +32,7 @@ use atrace_benches::row::Row;
 use atrace_benches::subjects::events::{Operation, c_text, operations, text};
 use atrace_benches::table::{Cell, of_rows};
 
-use self::criterion_cases::Cases;
+use self::criterion_cases::{Cases, can_run};
 use self::watch::Watched;
 
 #[path = "../common/criterion.rs"]
@@ -490,6 +490,9 @@ fn threads(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
 /// those of the last run.
 fn criterion(session: &Session, switch: &Switch) -> io::Result<()> {
     println!();
+    if !can_run(&session.args) {
+        return Ok(());
+    }
     let mut cases = Cases::new(&session.args);
     for state in State::ALL {
         let _on = if state == State::On { Some(switch.on()?) } else { None };

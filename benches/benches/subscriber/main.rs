@@ -1,11 +1,15 @@
 //! Measures what `tracing` costs with this workspace's subscriber, and compares that with the cost without a
 //! subscriber and with the raw writes.
 //!
-//! The cases are those of AOSP's `libatrace_tracing_subscriber_benchmark`, under its names: an event and a span,
-//! without and with four fields, with tracing off, filtered and on. A process has one global subscriber, so each kind
-//! of subscriber is a mode, and the processes of the modes run alternately (the field `vs_process` of a row compares
-//! them). Beside a traced slice, its messages are written again as raw writes (the field `vs`). The rows are in
+//! The cases are those of AOSP's `libatrace_tracing_subscriber_benchmark`: an event and a span, without and with four
+//! fields, with tracing off, filtered and on. A process has one global subscriber, so each kind of subscriber is a
+//! mode, and the processes of the modes run alternately (the field `vs_process` of a row compares them). Beside a traced
+//! slice, its messages are written again as raw writes (the field `vs`). The rows are in
 //! `target/overhead/subscriber.json`.
+//!
+//! Then Criterion runs AOSP's twelve cases as AOSP does and under AOSP's names: with a layer over the registry, which is
+//! the default of the measuring thread only. After them, it runs the same cases with the subscriber alone, as the
+//! global default (`alone_…`).
 
 use std::process::ExitCode;
 
@@ -24,7 +28,7 @@ use atrace_benches::subjects::cases;
 use atrace_benches::subjects::subscribers::{self, Subject};
 use atrace_benches::table::{Table, of_rows};
 
-use self::criterion_cases::Cases;
+use self::criterion_cases::{Cases, can_run};
 
 #[path = "../common/criterion.rs"]
 mod criterion_cases;
@@ -114,10 +118,12 @@ impl Workload for Subscribers {
     }
 
     fn criterion(args: &Args) -> std::io::Result<()> {
-        let asked = |mode: &&str| {
-            TracingCase::ALL.iter().any(|case| args.selects(&row(case.name(), mode).to_string()))
-        };
-        for mode in ["off", "filtered", "on"].into_iter().filter(asked).filter(|_| !args.test) {
+        let is_asked = |id: Id| args.selects(&id.to_string()) || args.selects(&id.in_criterion());
+        let asked = |mode: &&str| TracingCase::ALL.iter().any(|case| is_asked(row(case.name(), mode)));
+        if args.test || !can_run(args) {
+            return Ok(());
+        }
+        for mode in BY_CRITERION.into_iter().filter(asked) {
             let mut command = child::again()?;
             let status = command.args(std::env::args_os().skip(1)).env(CRITERION, mode).status()?;
             if !status.success() {
@@ -170,11 +176,19 @@ fn row(case: &str, mode: &str) -> Id {
 /// The environment variable that makes a process run its cases under Criterion.
 const CRITERION: &str = "ATRACE_BENCH_CRITERION";
 
-/// Runs the four cases of one kind of subscriber under Criterion. The three processes that do this run the twelve cases
-/// of AOSP's original benchmark.
+/// The modes that Criterion measures, each in a process of its own: first AOSP's twelve cases, then those of the
+/// subscriber alone.
+const BY_CRITERION: [&str; 6] = ["layer_off", "layer_filtered", "layer_on", "off", "filtered", "on"];
+
+/// Runs the four cases of one kind of subscriber under Criterion.
 fn with_criterion(session: &Session, name: &str) -> ExitCode {
-    let mode = Subscribers::modes().into_iter().find(|mode| mode.name == name).expect("one of three");
+    let mut mode = Subscribers::modes().into_iter().find(|mode| mode.name == name).expect("one of six");
+    let is_layer = name.starts_with("layer_");
+    if is_layer {
+        mode.install = || ();
+    }
     let _switched = mode.set_up().expect("tracing was switched before, so it can be switched again");
+    let _default = is_layer.then(|| subscribers::layer_of_this_thread(name == "layer_filtered"));
     let mut criterion = Cases::new(&session.args);
     for case in TracingCase::ALL {
         let id = row(case.name(), name);

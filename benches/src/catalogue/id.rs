@@ -191,9 +191,19 @@ impl Id {
         self.name.strip_prefix("tracing_").unwrap_or(&self.name)
     }
 
-    /// Returns the name of the case in Criterion's output.
+    /// Returns the name of the case in Criterion's output. The cases of AOSP's benchmarks have AOSP's names, and AOSP
+    /// measures its subscriber as a layer. So the cases of our layer have these names, such as `tracing_off_event`, and
+    /// those of the subscriber alone have the prefix `alone_`.
     pub fn in_criterion(&self) -> String {
-        if self.who == Who::Rust { self.name.clone() } else { self.label() }
+        if self.who != Who::Rust {
+            return self.label();
+        }
+        match self.as_tracing() {
+            Some(("layer_off" | "layer_on", _)) => self.name.replacen("layer", "tracing", 1),
+            Some(("layer_filtered", _)) => self.name.replacen("layer_", "", 1),
+            Some(("tracing_off" | "tracing_on" | "filtered", _)) => format!("alone_{}", self.name),
+            _ => self.name.clone(),
+        }
     }
 
     /// Joins a workload's case and mode (its configuration of instrumentation and subscriber) to an id.
@@ -247,6 +257,22 @@ mod tests {
         assert_eq!(Id::of("perfetto/tracing_on_end").who, Who::Perfetto);
         assert_eq!(Id::begin_in(Who::Rust, "watched").to_string(), "rust/on_begin_watched/10");
         assert_eq!(Id::raw_write("end").to_string(), "limit/raw_write_end");
+    }
+
+    /// Tests that the cases of a layer have the names of AOSP's cases.
+    #[test]
+    fn criterion_has_the_names_of_the_originals() {
+        for (id, name) in [
+            ("rust/layer_off_event", "tracing_off_event"),
+            ("rust/layer_filtered_span_args", "filtered_span_args"),
+            ("rust/layer_on_span", "tracing_on_span"),
+            ("rust/tracing_off_event", "alone_tracing_off_event"),
+            ("rust/filtered_span", "alone_filtered_span"),
+            ("rust/tracing_off_begin/10", "tracing_off_begin/10"),
+            ("cc/tracing_off_end", "BM_TracingOffAtraceEnd"),
+        ] {
+            assert_eq!(Id::of(id).in_criterion(), name);
+        }
     }
 
     #[test]

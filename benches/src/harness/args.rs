@@ -162,6 +162,18 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_may_name_a_part_of_a_case() {
+        let selects = |line: &str| {
+            let args = parse(line);
+            ["cc/gcc/thread/fib_25", "cc/gcc/thread/fib_2"].map(|id| args.selects_a_part_of(id))
+        };
+        assert_eq!(selects("--bench cc/gcc/thread/fib_25/creation"), [true, false]);
+        assert_eq!(selects("--bench cc/gcc/thread/fib_2/creation"), [false, true]);
+        assert_eq!(selects("--bench cc/gcc/thread/fib_25"), [false, false]);
+        assert_eq!(selects("--bench"), [false, false]);
+    }
+
+    #[test]
     fn on_android_only_a_test_is_a_test() {
         let parse = |line: &str| Args::parse_for(true, line.split_whitespace()).unwrap();
         assert_eq!(parse(""), Args::default());

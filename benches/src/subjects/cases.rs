@@ -1,4 +1,4 @@
-//! The `tracing` cases: the bodies of AOSP's benchmark.
+//! The `tracing` cases: the operations of AOSP's benchmark, with its texts, and with its names and types of fields.
 
 use std::hint::black_box;
 use std::sync::{LazyLock, OnceLock};
@@ -38,7 +38,13 @@ fn body(case: TracingCase) -> fn(u64) {
         TracingCase::EventArgs => |n| {
             let vector = black_box(&*VECTOR);
             for _ in 0..n {
-                tracing::info!(arg = 123, arg2 = "argument", arg3 = ?vector, arg4 = "last", "bench info event");
+                tracing::info!(
+                    debug_arg1 = 123,
+                    debug_arg2 = "argument",
+                    debug_arg3 = ?vector,
+                    debug_arg4 = "last",
+                    "bench info event"
+                );
             }
         },
         TracingCase::Span => |n| {
@@ -49,10 +55,73 @@ fn body(case: TracingCase) -> fn(u64) {
         TracingCase::SpanArgs => |n| {
             let vector = black_box(&*VECTOR);
             for _ in 0..n {
-                let _entered =
-                    tracing::info_span!("bench info span", arg = 123, arg2 = "argument", arg3 = ?vector, arg4 = "last")
-                        .entered();
+                let _entered = tracing::info_span!(
+                    "bench info span",
+                    debug_arg1 = 123,
+                    debug_arg2 = "argument",
+                    debug_arg3 = ?vector,
+                    debug_arg4 = "last"
+                )
+                .entered();
             }
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::{Debug, Write as _};
+    use std::sync::{Arc, Mutex};
+
+    use tracing::field::{Field, Visit};
+    use tracing::{Event, Metadata, Subscriber, span};
+
+    use super::*;
+
+    /// Collects the fields of events and spans, as text.
+    struct Fields(Arc<Mutex<String>>);
+
+    impl Visit for Fields {
+        fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+            write!(self.0.lock().unwrap(), "{field} = {value:?}; ").unwrap();
+        }
+    }
+
+    impl Subscriber for Fields {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, span: &span::Attributes<'_>) -> span::Id {
+            span.record(&mut Self(Arc::clone(&self.0)));
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            event.record(&mut Self(Arc::clone(&self.0)));
+        }
+
+        fn enter(&self, _: &span::Id) {}
+
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    #[test]
+    fn fields_have_the_names_and_values_of_the_original() {
+        let fields =
+            r#"debug_arg1 = 123; debug_arg2 = "argument"; debug_arg3 = [1, 2, 3, 4]; debug_arg4 = "last"; "#;
+        let recorded = |case| {
+            let found = Arc::default();
+            tracing::subscriber::with_default(Fields(Arc::clone(&found)), || run(case, 1));
+            found.lock().unwrap().clone()
+        };
+        assert_eq!(recorded(TracingCase::Event), "message = bench info event; ");
+        assert_eq!(recorded(TracingCase::EventArgs), format!("message = bench info event; {fields}"));
+        assert_eq!(recorded(TracingCase::Span), "");
+        assert_eq!(recorded(TracingCase::SpanArgs), fields);
     }
 }
