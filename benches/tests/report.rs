@@ -158,9 +158,9 @@ fn full() -> Ground {
     rows.extend(["limit/timestamp", "perfetto/tracing_on_begin/10/8_threads"].map(|id| row(id, 15.0)));
     rows.extend(["perfetto", "rust"].map(|who| row(&format!("{who}/on_begin_whole_machine/10"), 50.0)));
     ground.write("atrace", &rows);
-    let twelve = published::TRACING.iter().map(|case| {
+    let twelve = published::TRACING.iter().flat_map(|case| {
         let ns = if case.kind == "tracing_on" { 500.0 } else { 6.0 };
-        compared(&case.id().to_string(), ns, "limit/x", 1.0, 0.01)
+        [case.id(), case.as_a_layer()].map(|id| compared(&id.to_string(), ns, "limit/x", 1.0, 0.01))
     });
     ground.write("subscriber", &twelve.collect::<Vec<_>>());
     let mut rows = vec![row("rust/work/none", 1000.0)];
@@ -190,7 +190,7 @@ fn a_run_is_told() {
         "",
         0,
         &[
-            "an event, off: 0.60 ns, 0.15 of C++ (0.15–0.15)",
+            "an event, off: 0.60 ns, 0.15 of C++ with this workspace's libcutils (0.15–0.15)",
             "0.80 of a `write(2)` of the same bytes",
             "report.html",
         ],
@@ -220,7 +220,7 @@ fn a_run_is_told() {
     assert!(!ran.html.contains("<script") && !ran.html.contains("src=") && !ran.html.contains("@import"));
     assert!(!ran.html.replace("http://www.w3.org/2000/svg", "").contains("http:"));
     let json: serde_json::Value = serde_json::from_str(&ran.json).unwrap();
-    assert_eq!(json["measured"][""]["subscriber"]["rows"].as_array().unwrap().len(), 12);
+    assert_eq!(json["measured"][""]["subscriber"]["rows"].as_array().unwrap().len(), 24);
     let svg = fs::read_to_string(ground.dir.path().join("report/costs.svg")).unwrap();
     assert!(svg.starts_with("<svg ") && svg.contains("xmlns=\"http://www.w3.org/2000/svg\""));
 }
@@ -278,7 +278,7 @@ fn the_documentation_is_of_the_same_rows() {
     let read = |name: &str| fs::read_to_string(root.join(name)).unwrap();
     let (readme, document) = (read("README.md"), read("docs/costs.md"));
     assert_eq!(costs(&readme), costs(&document), "`report --docs` makes both");
-    assert_eq!(costs(&readme).lines().filter(|line| line.contains("| **")).count(), 6);
+    assert_eq!(costs(&readme).lines().filter(|line| line.contains("| **")).count(), 8);
     assert!(readme.lines().count() <= 175, "{}", readme.lines().count());
     // People read this document, so the text outside of the generated tables is limited. The length of those tables
     // depends on the run.
@@ -313,7 +313,10 @@ fn the_documentation_is_made_of_rows() {
         readme.starts_with("before\n<!-- costs ") && readme.ends_with("<!-- /costs -->\nafter\n"),
         "{readme}"
     );
-    assert!(readme.contains("| an event, off | **0.60** | 0.15 of C++ |"), "{readme}");
+    assert!(
+        readme.contains("| an event, off | **0.60** | 0.15 of C++ with this workspace's libcutils |"),
+        "{readme}"
+    );
     assert_eq!(costs(&readme), costs(&document));
     assert!(document.starts_with("above\n<!-- costs ") && document.ends_with("<!-- /costs -->\nbelow\n"));
     assert!(read("docs/costs.svg").starts_with("<svg"));

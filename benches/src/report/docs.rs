@@ -12,7 +12,7 @@ use super::content::{self, LINES, Line};
 use super::input::Machine;
 use super::{html, write};
 use crate::row;
-use crate::table::number::{digits, ratio};
+use crate::table::number::{digits, versus};
 
 /// The mark before the lines in `README.md` and in `docs/costs.md`.
 const BEGIN: &str = "<!-- costs ";
@@ -30,6 +30,13 @@ pub(super) fn write_to(root: &Path, here: &Machine) -> Result<String, String> {
     let missing: Vec<&str> = missing.map(|line| &line.id[..]).collect();
     if !missing.is_empty() {
         return Err(format!("--docs: not measured: {}; run `cargo bench`", missing.join(", ")));
+    }
+    let mut all = here.benches.values().flat_map(|bench| &bench.rows);
+    if let Some(row) = all.find(|row| !row.is_in_range()) {
+        return Err(format!(
+            "--docs: the median of {} is outside of the range of its measured times",
+            row.id
+        ));
     }
     let (lines, docs) = (lines(here), root.join("docs"));
     let mut texts = Vec::new();
@@ -92,16 +99,16 @@ fn lines(here: &Machine) -> String {
     let mut out = format!("{BEGIN}{:08x} -->\n| nanoseconds | | of |\n|---|---:|---|\n", mark(here));
     for Line { what, bench, id, beside } in LINES.iter() {
         let Some(row) = here.row(bench, id) else { continue };
-        let ratio = |(base, name): &(String, String)| {
+        let beside_it = |(base, name): &(String, String)| {
             let v = row.versus(base)?;
-            Some(format!("{} of {name}{}", ratio(v.ratio), v.known().remark()))
+            Some(format!("{} of {name}", versus(v)))
         };
-        let ratios: Vec<String> = beside.iter().filter_map(ratio).collect();
+        let ratios: Vec<String> = beside.iter().filter_map(beside_it).collect();
         // Writing to a string cannot fail.
         let words = row.known().words().map(|words| format!(" ({words})")).unwrap_or_default();
         let _ = writeln!(out, "| {what} | **{}**{words} | {} |", digits(row.median), ratios.join(", "));
     }
-    let _ = write!(out, "\n{}\n{END}", content::about_run(here));
+    let _ = write!(out, "\nMade by `cargo bench` and `report --docs`. {}\n{END}", content::about_run(here));
     out
 }
 

@@ -24,6 +24,7 @@ fn text() -> String {
     let all = originals();
     let lines: Vec<&Line> = all.iter().flat_map(|original| original.groups.iter().flatten()).collect();
     let without = lines.iter().filter(|line| line.here.is_err()).count();
+    let by_role = lines.iter().filter(|line| is_by_role(line)).count();
     // Writing to a string cannot fail.
     let mut out = String::from("# What five benchmarks published, line by line\n\n");
     let _ = writeln!(
@@ -32,7 +33,9 @@ fn text() -> String {
          (`benches/src/catalogue/published`); a test fails while it is not up to date. The report \
          (`target/report/report.html`) has the numbers of a run beside those published here.\n\n\
          There are {} lines. For {without} of them we have no number of the same kind; the column \
-         \"nearest\" names the number that comes nearest. The text above each list explains how the original's measurement and ours correspond. \"×\" is the \
+         \"nearest\" names the number that comes nearest. {by_role} further lines have a share of the original's \
+         samples in which a function ran; our number beside them is the share of all running threads of the same role, \
+         whatever function they ran. The text above each list explains how the original's measurement and ours correspond. \"×\" is the \
          number of our operations that make up one operation of the original (100, if our number is a fraction and the \
          original's is in percent); if a run did fewer at once, its report says so beside the number.",
         lines.len(),
@@ -44,6 +47,13 @@ fn text() -> String {
     out
 }
 
+/// Returns whether the line is about a function that ran, and our number about all running threads of a role.
+fn is_by_role(line: &Line) -> bool {
+    line.here.as_ref().is_ok_and(
+        |of| matches!(of.field, Field::Count(name) if name.strip_prefix("all_runnable_").is_some()),
+    )
+}
+
 /// Makes the section of the times of AOSP's two benchmarks.
 fn times() -> String {
     let mut out = String::from(
@@ -52,7 +62,9 @@ fn times() -> String {
          with the same name and the same tag in a loop, with tracing off or on. `rust/` is this library in place of AOSP's \
          wrapper, `aosp-like/` works as the wrapper does, `cc/` is C++ that calls libcutils (on a host, that of \
          `cc-bench/cutils`). For an operation of `tracing`, both use the same macro with the same fields: AOSP through a \
-         layer over the registry, we through such a layer and through the subscriber alone.\n\n| case | there, ns | here |\n|---|---:|---|\n",
+         layer over the registry, we through such a layer and through the subscriber alone. AOSP's layer is the default of \
+         one thread; here a layer is the global default, as in most programs, but Criterion's cases of the bench \
+         `subscriber` have AOSP's default.\n\n| case | there, ns | here |\n|---|---:|---|\n",
     );
     for of in EVENTS.iter() {
         let id = |who| of.id(who).to_string();

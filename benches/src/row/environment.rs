@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use cc_bench::coroutines::Compiler;
 use serde::{Deserialize, Serialize};
 
 use super::replace;
@@ -47,6 +48,8 @@ pub struct Environment {
     pub rustc: String,
     /// The C++ compiler.
     pub cxx: String,
+    /// The versions of the other compilers that have compiled the C++ tasks of the bench `coroutines`.
+    pub cxx_others: Vec<String>,
     /// The commit of the sources.
     pub commit: String,
     /// Whether the sources differed from the commit.
@@ -91,6 +94,7 @@ impl Environment {
             governors: governors(),
             rustc: env!("ATRACE_BENCHES_RUSTC").to_owned(),
             cxx: env!("ATRACE_BENCHES_CXX").to_owned(),
+            cxx_others: other_compilers(),
             commit: commit(),
             changed: git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|s| !s.is_empty()),
             sink: atrace::sink().to_string(),
@@ -98,6 +102,13 @@ impl Environment {
             load,
         }
     }
+}
+
+/// Returns the versions of the compilers of the tasks, except the compiler that cargo selected.
+fn other_compilers() -> Vec<String> {
+    let is_clang = env!("ATRACE_BENCHES_CXX").contains("clang");
+    let others = Compiler::ALL.into_iter().filter(|&compiler| (compiler == Compiler::Clang) != is_clang);
+    others.filter_map(|compiler| Some(format!("{compiler:?} {}", compiler.version()?))).collect()
 }
 
 /// Begins to observe the load. Only the first call has an effect.

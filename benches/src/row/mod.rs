@@ -166,7 +166,7 @@ pub struct Row {
     pub rounds: Option<Rounds>,
     /// The range of the processor's speed during the measurement, as factors of slowdown relative to the
     /// reference speed, without the extreme 5 % at each end. The median and its bounds are converted to the
-    /// reference speed.
+    /// reference speed, unless that would move the median out of the range of the measured times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speeds: Option<[f64; 2]>,
     /// The differences to other rows. In a workload's row, the keys are the names of other modes (see
@@ -291,6 +291,17 @@ impl Row {
             true if self.is_base || self.known_bases().next().is_some() => Known::Varied,
             true => Known::Not,
         }
+    }
+
+    /// Returns whether the median is within the range of the measured times, if their distribution was stored. A median
+    /// that was converted to the reference speed must be, too: what waits takes as long at any speed.
+    pub fn is_in_range(&self) -> bool {
+        // The file has five digits of each number.
+        const DIGITS: f64 = 1.0001;
+        self.rounds.as_ref().is_none_or(|rounds| {
+            let (least, most) = (rounds.at[0], rounds.at[PERCENTS.len() - 1]);
+            least <= self.median * DIGITS && self.median <= most * DIGITS
+        })
     }
 
     /// Returns the rows to which the ratio of this row is known.

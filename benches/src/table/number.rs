@@ -1,5 +1,8 @@
 //! Formats numbers for readers: most with two or three significant digits, and times with a suitable unit.
 
+use crate::row::Versus;
+use crate::stats::{Interval, NOISY_RATIO};
+
 /// Formats a time with its unit.
 pub(crate) fn time(ns: f64) -> String {
     let (scaled, unit) = scale(ns);
@@ -57,6 +60,14 @@ pub(crate) fn ratio(r: f64) -> String {
     }
 }
 
+/// Formats a ratio for a place that has no room for its interval. If the interval is wide (over 5 % to a side), the
+/// text has it nevertheless.
+pub(crate) fn versus(of: &Versus) -> String {
+    let is_wide = Interval::from(*of).relative() > NOISY_RATIO;
+    let range = if is_wide { format!(" ({}–{})", ratio(of.low), ratio(of.high)) } else { String::new() };
+    ratio(of.ratio) + &range + &of.known().remark()
+}
+
 /// Formats a count, without decimals if it is a whole number.
 pub(crate) fn count(x: f64) -> String {
     match x {
@@ -85,6 +96,14 @@ pub(crate) fn coordinate(x: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wide_interval_is_shown_where_there_is_no_room_for_it() {
+        let of = |low, high, sure| versus(&Versus { ratio: 0.64, low, high, sure });
+        assert_eq!(of(0.63, 0.65, true), "0.64");
+        assert_eq!(of(0.4, 0.9, true), "0.64 (0.40–0.90)");
+        assert_eq!(of(0.63, 0.65, false), "0.64, from too few pairs");
+    }
 
     #[test]
     fn three_digits_and_a_unit() {

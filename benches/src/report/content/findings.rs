@@ -41,7 +41,17 @@ fn machine(e: &Environment) -> String {
     let changes = if e.changed { ", with changes" } else { "" };
     let commit = if e.commit.is_empty() { String::new() } else { format!("commit {}{changes}", e.commit) };
     let kernel = format!("Linux {}", e.kernel);
-    let parts = [e.cpu.clone(), cpus, kernel, e.rustc.clone(), e.cxx.clone(), date(e.time), commit];
+    let others = e.cxx_others.iter().map(|other| format!("C++ tasks also by {other}")).collect::<Vec<_>>();
+    let parts = [
+        e.cpu.clone(),
+        cpus,
+        kernel,
+        e.rustc.clone(),
+        e.cxx.clone(),
+        others.join(", "),
+        date(e.time),
+        commit,
+    ];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
 }
 

@@ -279,10 +279,10 @@ fn is_left_out(line: &Line, row: &Measured, here: &Machine) -> bool {
     line.none.is_some() && here.benches.contains_key(row.bench) && here.row(row.bench, row.id).is_none()
 }
 
-/// If our number is 0, and the line has a reason for this, returns a cell with the reason.
+/// If our number is 0, and the line has a reason for this, returns a cell with 0 and the reason.
 fn zero(line: &Line, value: Option<&Value>) -> Option<Cell> {
     let why = line.zero.filter(|_| value.is_some_and(|value| value.median == 0.0))?;
-    Some(Cell::none(format!("0: {why}")))
+    Some(Cell::List(vec![(format!("({why})"), Cell::Count(0.0))]))
 }
 
 fn ours_of_first(line: &Line, first: &Line, here: &Machine) -> Cell {
