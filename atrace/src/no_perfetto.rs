@@ -214,14 +214,14 @@ impl Event<'static> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing(bool);
+pub(crate) struct ConnectionState(bool);
 
-impl Standing {
-    pub(crate) const APART: Self = Self(false);
+impl ConnectionState {
+    pub(crate) const NOT_REQUESTED: Self = Self(false);
     pub(crate) const CONNECTED: Self = Self(true);
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for ConnectionState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("not in this build")
     }
@@ -286,8 +286,8 @@ pub(crate) fn expect_events() {}
 
 pub(crate) fn start_if_expected() {}
 
-pub(crate) fn standing() -> (Standing, u32) {
-    (Standing::APART, 0)
+pub(crate) fn connection_state() -> (ConnectionState, u32) {
+    (ConnectionState::NOT_REQUESTED, 0)
 }
 
 pub(crate) fn lost() -> u64 {

@@ -11,15 +11,15 @@ pub use atrace_perfetto::recording::Recording;
 
 pub(crate) use atrace_perfetto::args::{Put, TRACK_NAME_MAX, flow, put_scalar, put_text};
 pub(crate) use atrace_perfetto::changes::on_change;
+pub(crate) use atrace_perfetto::connection_state::ConnectionState;
 pub(crate) use atrace_perfetto::event::{
     Amount, Call, Event, Named, OnTrack, Traced, TracedOnTrack, Track, TrackKey, Type, WholeArgs, Written,
 };
 pub(crate) use atrace_perfetto::producer::{
-    can_be_used, connect, count, end, end_traced, expect_events, is_linked, is_service_there, lost, seek,
-    standing, start_if_expected, tags_word, write, write_as, write_text,
+    can_be_used, connect, connection_state, count, end, end_traced, expect_events, is_linked,
+    is_service_there, lost, seek, start_if_expected, tags_word, write, write_as, write_text,
 };
 pub(crate) use atrace_perfetto::recording::begin as record;
-pub(crate) use atrace_perfetto::standing::Standing;
 pub(crate) use atrace_perfetto::{ASK, COMPARE, category, hash};
 
 pub(crate) use atrace_sys::thread::note_name;

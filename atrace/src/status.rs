@@ -3,12 +3,12 @@
 use std::fmt;
 
 use crate::AtraceTag;
-use crate::producer::{self, Standing, category};
+use crate::producer::{self, ConnectionState, category};
 
 /// The state of this process's connection to Perfetto's service, which [`status`] returns.
 #[derive(Clone, Debug)]
 pub struct Status {
-    standing: Standing,
+    state: ConnectionState,
     sessions: u32,
     tags: AtraceTag,
     lost: u64,
@@ -22,18 +22,18 @@ pub struct Status {
 /// println!("{}", atrace::perfetto::status());
 /// ```
 pub fn status() -> Status {
-    let (standing, sessions) = producer::standing();
-    let is_apart = standing == Standing::APART;
+    let (state, sessions) = producer::connection_state();
+    let is_not_requested = state == ConnectionState::NOT_REQUESTED;
     // In a forked child, `tags` connects to the service.
-    let presumed = if is_apart { AtraceTag::empty() } else { producer::tags() };
+    let presumed = if is_not_requested { AtraceTag::empty() } else { producer::tags() };
     let tags = if sessions > 0 { presumed } else { AtraceTag::empty() };
-    Status { standing, sessions, tags, lost: producer::lost() }
+    Status { state, sessions, tags, lost: producer::lost() }
 }
 
 impl Status {
     /// Returns whether the process is connected to the service.
     pub fn is_connected(&self) -> bool {
-        self.standing == Standing::CONNECTED
+        self.state == ConnectionState::CONNECTED
     }
 
     /// Returns how many sessions are open in this process, whichever tags they want. A
@@ -50,9 +50,9 @@ impl Status {
     }
 
     /// Returns how many events were lost: because the memory was full, because a signal handler wrote them while it
-    /// interrupted another event of its thread, because more than 4095 living threads have written events, or because the
-    /// service had not yet reported which sessions exist. An event that two sessions lost because the memory was full
-    /// counts twice.
+    /// interrupted another event of its thread, because more than 4095 living threads have written events, or because
+    /// the service had not yet reported which sessions exist. An event that two sessions lost because the memory was
+    /// full counts twice.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -60,8 +60,8 @@ impl Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.standing {
-            Standing::CONNECTED => {
+        match self.state {
+            ConnectionState::CONNECTED => {
                 write!(f, "Perfetto's service: connected, {} sessions", self.sessions)?;
                 match self.tags {
                     AtraceTag::ValidMask => f.write_str(" (all categories)")?,

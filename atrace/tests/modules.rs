@@ -28,7 +28,7 @@ const PERFETTO: [&str; 30] = [
     "event",
     "category",
     "options",
-    "standing",
+    "connection_state",
     "changes",
     "packet",
     "unmatched",

@@ -34,8 +34,8 @@ mod cases {
     }
 
     /// Returns the connection state that a process published last.
-    fn standing(process: u32) -> Option<String> {
-        atrace_cli::doctor::standings(&[process], |_| Duration::from_secs(1)).known.remove(&process)
+    fn connection_state(process: u32) -> Option<String> {
+        atrace_cli::doctor::connection_states(&[process], |_| Duration::from_secs(1)).known.remove(&process)
     }
 
     /// Keeps glibc from reserving 64 mebibytes of addresses for each thread that allocates beside another one. How many
@@ -86,8 +86,8 @@ mod cases {
         let mut sizes = Vec::new();
         let grew =
             |sizes: &[[u64; 2]]| sizes[1][0] >= sizes[0][0] + 1024 || sizes[1][1] >= sizes[0][1] + 1024;
-        // The memory of a service is kept for good if a thread is stopped in an event when the service ends, as it may be on
-        // a busy machine. Then another series of services shows that this is not the rule.
+        // The memory of a service is kept for good if a thread is stopped in an event when the service ends, as it may
+        // be on a busy machine. Then another series of services shows that this is not the rule.
         for time in 1..=WARM_UP + 3 * times {
             let service = serve(listen(&socket));
             let producer = producer.get_or_insert_with(|| command.spawn().unwrap());
@@ -95,7 +95,7 @@ mod cases {
             let Report { cut_off, counts, .. } = service.finish();
             assert!(cut_off.is_empty() && counts.invalid == 0, "{cut_off:?} {counts:?}");
             if time % times == WARM_UP {
-                let stands = || standing(producer.id());
+                let stands = || connection_state(producer.id());
                 until("it is gone", || stands().is_some_and(|how| how.contains("Connection refused")));
                 sizes.push(size(producer.id()));
                 if sizes.windows(2).any(|pair| !grew(pair)) {
@@ -225,7 +225,7 @@ mod cases {
         command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket);
         let mut producer = command.spawn().unwrap();
         let says = |what: &str| {
-            let page = || standing(producer.id()).unwrap_or_default();
+            let page = || connection_state(producer.id()).unwrap_or_default();
             until(&format!("its page says {what}"), || page().contains(what));
         };
         says("No such file or directory");
@@ -284,7 +284,7 @@ mod cases {
     }
 
     fn connected(process: u32) -> bool {
-        standing(process).is_some_and(|how| how.contains("connected, "))
+        connection_state(process).is_some_and(|how| how.contains("connected, "))
     }
 
     /// Tests that a first event waits only a limited time for a service that accepts no connection.

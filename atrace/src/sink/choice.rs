@@ -15,7 +15,7 @@ use atrace_sys::process::{self, Undisturbed};
 
 use super::open::{self, Failure};
 use super::{CutilsSink, MarkerSink, NdkSink, Sink, SinkInfo, UNCHOSEN, enable_perfetto, is_chosen};
-use crate::producer::{self, Standing};
+use crate::producer::{self, ConnectionState};
 
 static SINK: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
 
@@ -31,11 +31,11 @@ pub(crate) fn present() -> &'static Sink {
 pub fn sink() -> SinkInfo {
     let sink = chosen();
     let info = sink.info();
-    let (standing, _) = producer::standing();
-    if sink.is_open() || standing == Standing::APART {
+    let (state, _) = producer::connection_state();
+    if sink.is_open() || state == ConnectionState::NOT_REQUESTED {
         return info;
     }
-    let detail = format!("Perfetto's service: {standing}; by ATrace: {}", info.detail);
+    let detail = format!("Perfetto's service: {state}; by ATrace: {}", info.detail);
     SinkInfo { kind: "Perfetto", detail, dropped: producer::lost() }
 }
 

@@ -694,9 +694,9 @@ mod cases {
         let name = case!({
             if is_program() {
                 perfetto::connect();
-                let standing = || perfetto::status().to_string();
-                until("the producer has tried to connect", || !standing().contains("connecting"));
-                println!("{}", standing());
+                let connection_state = || perfetto::status().to_string();
+                until("the producer has tried to connect", || !connection_state().contains("connecting"));
+                println!("{}", connection_state());
                 std::process::exit(0);
             }
             let own_name = std::env::var("ATRACE_TEST_CASE").unwrap(); // inherited by the programs
@@ -799,7 +799,7 @@ mod cases {
         const MANY: usize = 1500;
         let name = case!({
             let here = Here::new();
-            let publish_standing = || {
+            let publish_connection_state = || {
                 let pid = std::process::id();
                 publish(&format!(
                     "version 0.1.0\npid {pid}\nperfetto Perfetto's service: connected, of {pid}\n"
@@ -817,7 +817,7 @@ mod cases {
                     if child == 0 {
                         // SAFETY: the arguments are numbers.
                         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-                        publish_standing();
+                        publish_connection_state();
                         tell.write_all(b".").unwrap();
                         std::thread::sleep(Duration::from_secs(1000));
                     }
@@ -826,7 +826,7 @@ mod cases {
                 ready();
             });
             let alice = Attacker::start(ALICE, |ready| {
-                publish_standing();
+                publish_connection_state();
                 ready();
             });
             let line = format!(": connected, of {}\n", alice.number());
@@ -1298,8 +1298,8 @@ mod cases {
         }
     }
 
-    /// Tests a user whose store is locked when the next command switches off what a killed recording has left on. A later
-    /// command switches the pattern off in this store only.
+    /// Tests a user whose store is locked when the next command switches off what a killed recording has left on. A
+    /// later command switches the pattern off in this store only.
     #[test]
     fn what_could_not_be_switched_off_is_tried_again() {
         let name = case!({
@@ -1331,8 +1331,8 @@ mod cases {
         }
     }
 
-    /// Tests a user whose process claims to be connected to the service of root's recording, which no process of another
-    /// user can be. Tracing is switched on for the users' programs nevertheless.
+    /// Tests a user whose process claims to be connected to the service of root's recording, which no process of
+    /// another user can be. Tracing is switched on for the users' programs nevertheless.
     #[test]
     fn who_claims_to_be_connected_keeps_nobody_from_being_recorded() {
         let name = case!({

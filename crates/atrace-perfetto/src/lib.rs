@@ -23,7 +23,7 @@
 //! - `options`: the options that a session requests in addition to its categories;
 //! - `startup`, `early`: events that are written before the service has reported the existing
 //!   sessions;
-//! - [`standing`], [`changes`]: the state of the connection, and callbacks for its changes.
+//! - [`connection_state`], [`changes`]: the state of the connection, and callbacks for its changes.
 //!
 //! [`recording`] writes this process's events to a file, without a service. For programs that are a tracing
 //! service themselves, [`foreign`] reads the memory of another process, and [`trace_file`] writes the trace.
@@ -39,6 +39,7 @@ pub mod callsite;
 pub mod category;
 pub mod changes;
 pub mod clock;
+pub mod connection_state;
 mod early;
 pub mod event;
 mod filling;
@@ -57,7 +58,6 @@ pub mod producer;
 pub mod proto;
 pub mod recording;
 pub mod socket;
-pub mod standing;
 mod startup;
 pub mod trace_file;
 mod unmatched;

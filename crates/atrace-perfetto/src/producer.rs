@@ -27,8 +27,8 @@
 //!    lost and counted (`startup.rs`).
 //!
 //! A program calls [`write()`] with an event or, for an event that it writes often, [`write_as`] with the arguments of
-//! which the event's [`Form`] makes it, or [`write_text`], [`count`], [`end`] or [`end_traced`]. Each of these functions
-//! tries the fast paths, and calls [`write()`] if they can't write the event.
+//! which the event's [`Form`] makes it, or [`write_text`], [`count`], [`end`] or [`end_traced`]. Each of these
+//! functions tries the fast paths, and calls [`write()`] if they can't write the event.
 //!
 //! # Threading
 //!
@@ -51,20 +51,20 @@ use atrace_sys::{Errno, OnceRef, Result};
 use crate::args::TRACK_NAME_MAX;
 use crate::callsite::Site;
 use crate::changes::changed;
+use crate::connection_state::ConnectionState;
 use crate::early;
 use crate::event::{Amount, End, Event, Form, LongText, Short, ShortText, Track, TrackKey, Type, Written};
 use crate::hash;
 use crate::link::{self, Environment};
 use crate::packet;
-use crate::standing::Standing;
 pub use crate::startup::is_linked;
 use crate::startup::{self, LINKED};
 use crate::writer::{self, POOL, PROCESS_TRACK, Writer, WriterSlot, process_track};
 
 /// Whether [`expect_events`] was called, in this process or an ancestor.
 static IS_EXPECTED: AtomicBool = AtomicBool::new(false);
-/// The state of the connection, as [`Standing::packed`] encodes it.
-static STANDING: AtomicU64 = AtomicU64::new(0);
+/// The state of the connection, as [`ConnectionState::packed`] encodes it.
+static CONNECTION_STATE: AtomicU64 = AtomicU64::new(0);
 /// The environment variables for the connection. They are read early, because an event could not read them
 /// safely.
 static ENVIRONMENT: OnceRef<Environment> = OnceRef::new();
@@ -86,7 +86,7 @@ pub fn connect() {
     let has_sought = link::be_persistent();
     if start() {
         if has_sought && is_service_there() {
-            startup::wait_for_another(&|| standing().0 == Standing::CONNECTED);
+            startup::wait_for_another(&|| connection_state().0 == ConnectionState::CONNECTED);
         } else {
             startup::wait();
         }
@@ -97,8 +97,8 @@ pub fn connect() {
 /// `serial` has changed. The thread sleeps on this word (a futex) and never changes it. Other processes change the word
 /// and wake the thread.
 ///
-/// Waits for the thread's first attempt, for at most 5 s. The attempt takes some 100 µs, if the thread is scheduled and the
-/// service's queue of connections is not full. If a service runs, then waits for its answer, for at most 100 ms.
+/// Waits for the thread's first attempt, for at most 5 s. The attempt takes some 100 µs, if the thread is scheduled and
+/// the service's queue of connections is not full. If a service runs, then waits for its answer, for at most 100 ms.
 pub fn seek(serial: &'static AtomicU32) {
     let _undisturbed = Undisturbed::new();
     link::set_serial(serial);
@@ -128,8 +128,8 @@ pub fn expect_events() {
     prepare().into_iter().for_each(startup::expect);
 }
 
-/// Starts the socket thread now, if the first event would start it otherwise, and waits for the thread's first attempt to
-/// connect, as [`seek`] does: the program may confine itself afterwards.
+/// Starts the socket thread now, if the first event would start it otherwise, and waits for the thread's first attempt
+/// to connect, as [`seek`] does: the program may confine itself afterwards.
 pub fn start_if_expected() {
     if POOL.shared().is_some_and(|shared| shared.presumed.load(Ordering::Relaxed) & ASK != 0) && start() {
         link::wait_for_first();
@@ -137,13 +137,13 @@ pub fn start_if_expected() {
 }
 
 /// Returns the state of the connection, and the number of open sessions.
-pub fn standing() -> (Standing, u32) {
-    let standing = Standing::of(STANDING.load(Ordering::Acquire));
+pub fn connection_state() -> (ConnectionState, u32) {
+    let state = ConnectionState::of(CONNECTION_STATE.load(Ordering::Acquire));
     match POOL.shared() {
-        Some(shared) if is_linked() || standing.is_threadless() => {
-            (standing, (shared.open.load(Ordering::Relaxed) & !PRESUMED).count_ones())
+        Some(shared) if is_linked() || state.is_threadless() => {
+            (state, (shared.open.load(Ordering::Relaxed) & !PRESUMED).count_ones())
         }
-        _ => (Standing::APART, 0),
+        _ => (ConnectionState::NOT_REQUESTED, 0),
     }
 }
 
@@ -222,9 +222,9 @@ fn link(start: impl FnOnce() -> Result<()>) -> bool {
     {
         return true;
     }
-    set_standing(Standing::CONNECTING);
+    set_connection_state(ConnectionState::CONNECTING);
     let Some(shared) = prepare() else {
-        set_standing(Standing::threadless(Errno(libc::ENOMEM)));
+        set_connection_state(ConnectionState::threadless(Errno(libc::ENOMEM)));
         LINKED.store(0, Ordering::Release);
         return false;
     };
@@ -239,7 +239,7 @@ fn link(start: impl FnOnce() -> Result<()>) -> bool {
         FAILED.store(0, Ordering::Relaxed);
         return true;
     };
-    set_standing(Standing::threadless(error));
+    set_connection_state(ConnectionState::threadless(error));
     let now = clock::asked();
     let first = FAILED.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(now);
     if is_by_event && error != Errno(libc::ENOSYS) && now < first + RETRIES_NS {
@@ -256,10 +256,10 @@ fn link(start: impl FnOnce() -> Result<()>) -> bool {
 /// Runs the socket thread.
 fn run() {
     if let (Some(shared), Some(environment)) = (POOL.shared(), ENVIRONMENT.get()) {
-        link::run(shared, environment, report_standing, changed);
+        link::run(shared, environment, report_connection_state, changed);
         // The thread has capabilities that the process has given up, so it ends. The next event starts another
         // thread.
-        set_standing(Standing::CONNECTING);
+        set_connection_state(ConnectionState::CONNECTING);
         startup::expect(shared);
         LINKED.store(0, Ordering::Release);
     }
@@ -314,8 +314,8 @@ fn end_thread(slot: usize) {
     }
 }
 
-/// Detaches a child of a bare `clone` from its parent's connection. Returns false if a thread of the child has done so, or
-/// is doing so.
+/// Detaches a child of a bare `clone` from its parent's connection. Returns false if a thread of the child has done so,
+/// or is doing so.
 ///
 /// Async-signal-safe.
 fn leave_parent_once() -> bool {
@@ -344,7 +344,7 @@ fn at_fork() {
     extern "C" fn in_child() {
         leave_parent();
         FAILED.store(0, Ordering::Relaxed);
-        set_standing(Standing::APART);
+        set_connection_state(ConnectionState::NOT_REQUESTED);
         // If the parent was connected, or was to connect, the child connects at its first event.
         if (LINKED.load(Ordering::Relaxed) != 0 || IS_EXPECTED.load(Ordering::Relaxed))
             && let Some(shared) = POOL.shared()
@@ -358,15 +358,15 @@ fn at_fork() {
     }
 }
 
-fn set_standing(standing: Standing) {
-    STANDING.store(standing.packed(), Ordering::Release);
+fn set_connection_state(state: ConnectionState) {
+    CONNECTION_STATE.store(state.packed(), Ordering::Release);
 }
 
 /// Sets the state of the connection and, if it has changed, calls the registered callbacks. Only the socket
 /// thread calls this.
-fn report_standing(standing: Standing) {
-    let standing = standing.packed();
-    if STANDING.swap(standing, Ordering::AcqRel) != standing {
+fn report_connection_state(state: ConnectionState) {
+    let state = state.packed();
+    if CONNECTION_STATE.swap(state, Ordering::AcqRel) != state {
         changed();
     }
 }
@@ -375,8 +375,9 @@ fn report_standing(standing: Standing) {
 /// slice of the thread is lost for lack of room, or because the sessions are not known, it counts as written: the
 /// caller then also passes the end, which counts as lost.
 ///
-/// If no session of the service is open and the service has not reported yet which sessions exist, waits for its report;
-/// if it does not come in time, the event is lost for the service. A long event may take several chunks of the memory.
+/// If no session of the service is open and the service has not reported yet which sessions exist, waits for its
+/// report; if it does not come in time, the event is lost for the service. A long event may take several chunks of the
+/// memory.
 #[inline(never)]
 pub fn write(event: &Event<'_>) -> Option<Written> {
     let mut inside = POOL.enter()?;
@@ -437,14 +438,14 @@ fn behind(session: &Session) -> u32 {
     session.number.load(Ordering::Relaxed).wrapping_add(1)
 }
 
-/// Writes an event of a form, which [`Form::event`] makes of the arguments. The function is compiled for each form, so it
-/// has code only for the fields that the form's events have. Builds for size have no such code.
+/// Writes an event of a form, which [`Form::event`] makes of the arguments. The function is compiled for each form, so
+/// it has code only for the fields that the form's events have. Builds for size have no such code.
 ///
 /// Returns what [`write()`] returns. If the form has no events of this type, such as an end of the form
 /// [`Named`](crate::event::Named), returns `None` and writes nothing.
 ///
-/// The fast paths write the event that [`Form::usual`] makes. The other paths make the event again: if the first one were
-/// passed by reference, the compiler would no longer know which of its fields are constant.
+/// The fast paths write the event that [`Form::usual`] makes. The other paths make the event again: if the first one
+/// were passed by reference, the compiler would no longer know which of its fields are constant.
 #[inline(never)]
 pub fn write_as<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F::More) -> Option<Written> {
     if !F::has(key) {
@@ -463,7 +464,8 @@ pub fn write_as<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F:
             // Not `write_fast`: a long event often needs a new chunk.
             let now = clock::now();
             let is_written = writer.event_fast::<false, true>(slot.epoch, &event, now)
-                // A copy: the compiler would store the slot in memory for the fast path, too, if its address were passed.
+                // A copy: the compiler would store the slot in memory for the fast path, too, if its address were
+                // passed.
                 || writer.event(&{ slot }, &again(), now);
             return is_written.then_some(Written::ByPerfetto { begun: 0 });
         }
@@ -473,8 +475,8 @@ pub fn write_as<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F:
     if F::IS_SHORT { write_fast::<true>(event, otherwise) } else { write_fast::<false>(event, otherwise) }
 }
 
-/// Writes an instant, or the begin of a slice of the calling thread, with this name, as [`write_as`] does. `kind` must be
-/// the type of such an event. An end is not written.
+/// Writes an instant, or the begin of a slice of the calling thread, with this name, as [`write_as`] does. `kind` must
+/// be the type of such an event. An end is not written.
 #[inline(always)]
 pub fn write_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
     match Short::new(name) {
@@ -488,8 +490,8 @@ pub fn write_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
 ///
 /// The function is compiled for exactly the fields that the caller fills in; `otherwise` makes the event again.
 ///
-/// If the event has a time that is not in the future, and no packet of the thread has a later time, the packet contains,
-/// like other packets, the time since the last packet.
+/// If the event has a time that is not in the future, and no packet of the thread has a later time, the packet
+/// contains, like other packets, the time since the last packet.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn write_fast<const IS_SHORT: bool>(
@@ -513,8 +515,8 @@ fn write_fast<const IS_SHORT: bool>(
     otherwise()
 }
 
-/// Returns the calling thread's writer for the only open session. Returns `None` if that session does not want the event,
-/// if no session or several sessions are open, or if tags are presumed.
+/// Returns the calling thread's writer for the only open session. Returns `None` if that session does not want the
+/// event, if no session or several sessions are open, or if tags are presumed.
 ///
 /// With this function the caller needs no loop over sessions. In such a loop the compiler would compute the loop
 /// invariants in advance and spill them to the stack.
@@ -532,8 +534,8 @@ fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<(&'a mu
     Some((inside.writer(number), WriterSlot { session, epoch, number, thread }))
 }
 
-/// Writes an event of a form for several sessions. Each writer that can write the event at once does so, by code that is
-/// compiled for the form; [`write()`] writes the event for the others, and an event that can't take a fast path.
+/// Writes an event of a form for several sessions. Each writer that can write the event at once does so, by code that
+/// is compiled for the form; [`write()`] writes the event for the others, and an event that can't take a fast path.
 #[inline(never)]
 fn write_several<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F::More) -> Option<Written> {
     if cfg!(small) || !F::has(key) {
@@ -574,8 +576,8 @@ fn wanted(session: &Session, event: &Event<'_>) -> Option<u32> {
     (is_asked && is_old).then_some(epoch)
 }
 
-/// Writes the end of a slice on a track, with more arguments. `args` are the arguments as an encoder has encoded them for
-/// the callsite `site`; they are not written without a callsite. `begun` is the number that the begin returned in
+/// Writes the end of a slice on a track, with more arguments. `args` are the arguments as an encoder has encoded them
+/// for the callsite `site`; they are not written without a callsite. `begun` is the number that the begin returned in
 /// [`Written`]. If `time` is not 0, the slice ends at that time, otherwise now.
 #[inline(never)]
 pub fn end_traced(tags: u64, track: &Track<'_>, site: Option<&Site<'_>>, time: u64, begun: u32, args: &[u8]) {

@@ -114,7 +114,7 @@ fn write() {
                     let _slice = begin_scoped_event_args(TAG, "slice", &[Arg::Uint("number", number as u64)]);
                 }
                 if barrier.wait().is_leader() {
-                    std::fs::write(place("standing"), perfetto::status().to_string()).unwrap();
+                    std::fs::write(place("state"), perfetto::status().to_string()).unwrap();
                     step(&place("written"));
                 }
                 wait_for(&place("done"));
@@ -133,11 +133,8 @@ fn traced(test: &'static str, end: impl FnOnce(&Setup, Child, Session) -> Trace)
     let session = Session::start(&setup.service, &Config { all_machines: true, ..Config::default() });
     let program = setup.program().env("PERFETTO_PRODUCER_SOCK_NAME", &socket).spawn().unwrap();
     wait_for(&setup.place("written"));
-    let standing = std::fs::read_to_string(setup.place("standing")).unwrap();
-    assert!(
-        standing.contains("connected, 1 sessions") && standing.ends_with(", 0 events lost"),
-        "{standing}"
-    );
+    let state = std::fs::read_to_string(setup.place("state")).unwrap();
+    assert!(state.contains("connected, 1 sessions") && state.ends_with(", 0 events lost"), "{state}");
     let trace = end(&setup, program, session);
     let events = trace.events();
     assert_eq!((events.len(), trace.losses()), (2 * THREADS * SLICES, Losses::default()));

@@ -13,7 +13,7 @@ use crate::command::notes;
 use crate::command::stores::{self, Content, Follower, Store, Work, check_all};
 use crate::command::terminal::{Failure, Result, print, say, shown_path};
 use crate::consumer::{Consumer, State};
-use crate::doctor::{self, Standings, tag_names};
+use crate::doctor::{self, ConnectionStates, tag_names};
 use crate::escape::shown;
 use crate::process::{self, Process, matching, none_matches};
 use crate::tracefs;
@@ -147,10 +147,10 @@ pub(crate) fn status() -> Result {
     }
     print_service();
     let pids: Vec<_> = processes.iter().map(|follower| follower.process.0).collect();
-    let Standings { known, missed, .. } = doctor::standings(&pids, stores::left);
-    for (pid, standing) in known {
-        let standing = standing.trim_start_matches("Perfetto's service: ");
-        print(&format!("  {}: {}", Process(pid), shown(standing)));
+    let ConnectionStates { known, missed, .. } = doctor::connection_states(&pids, stores::left);
+    for (pid, state) in known {
+        let state = state.trim_start_matches("Perfetto's service: ");
+        print(&format!("  {}: {}", Process(pid), shown(state)));
     }
     for (uid, why) in missed {
         print(&format!("  (not all processes of user {uid} were asked: {})", shown(&why)));

@@ -12,7 +12,8 @@
 //! - `ATRACE_BACKEND`, `ATRACE_MARKER`, `ATRACE_PROPERTIES`: the variables with which the process was started;
 //! - `has_marker`: the file that `ATRACE_MARKER` names exists;
 //! - `has_watch`: the process has a thread that watches the properties;
-//! - `has_namesakes`: two threads have the same name, so a new thread may still have the name of the thread that started it;
+//! - `has_namesakes`: two threads have the same name, so a new thread may still have the name of the thread that
+//!   started it;
 //! - `page`: the state of tracing that the process publishes; `is_parents`: this state belongs to the parent, because
 //!   the process was forked and has not published a state since; `is_forked`: the process has a state that it inherited
 //!   by a fork; `unseen`: the errno if the process can't be examined;
@@ -126,7 +127,7 @@ impl Published {
     /// Returns the number of sessions of Perfetto's service in which the process takes part, from the text of
     /// its connection state.
     pub(super) fn sessions(&self) -> u64 {
-        let text = self.get("perfetto").and_then(|standing| standing.split_once(": connected, "));
+        let text = self.get("perfetto").and_then(|state| state.split_once(": connected, "));
         let number = text.and_then(|(_, rest)| rest.split_once(" sessions"));
         number.and_then(|(number, _)| number.parse().ok()).unwrap_or(0)
     }

@@ -9,10 +9,10 @@
 //!
 //! # Connections
 //!
-//! Many processes publish the state of their connection to Perfetto's service. [`standings`] collects these states. For
-//! each user there is a child process with the user's ids (not on Android), which reads the states of the user's
-//! processes (`errands`); the lowest user ids come first. So a user with many processes, or with processes that block
-//! the reader, can't hide the processes of other users. The result lists the users that were not reached in time.
+//! Many processes publish the state of their connection to Perfetto's service. [`connection_states`] collects these
+//! states. For each user there is a child process with the user's ids (not on Android), which reads the states of the
+//! user's processes (`errands`); the lowest user ids come first. So a user with many processes, or with processes that
+//! block the reader, can't hide the processes of other users. The result lists the users that were not reached in time.
 //!
 //! The answer of a child process comes from a process of the examined user, and may be false. It is accepted only for
 //! the processes about which this child was asked.
@@ -232,7 +232,7 @@ const PROCESSES_MAX: usize = 1000;
 /// The states of the connections of several processes to Perfetto's service.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Standings {
+pub struct ConnectionStates {
     /// The text that each process published last, by process id. Processes that have never asked for a connection, and
     /// processes that the caller may not examine, are not in this map.
     pub known: BTreeMap<u32, String>,
@@ -248,8 +248,8 @@ type Processes = Vec<(u32, String)>;
 ///
 /// Except on Android, this function forks: see `atrace_sys::errand`. Callers other than root get only the states of
 /// their own user's processes.
-pub fn standings(pids: &[u32], patience: impl Fn(u32) -> Duration) -> Standings {
-    let mut standings = Standings::default();
+pub fn connection_states(pids: &[u32], patience: impl Fn(u32) -> Duration) -> ConnectionStates {
+    let mut states = ConnectionStates::default();
     let present = User::present();
     let mut users: BTreeMap<u32, (User, Processes)> = BTreeMap::new();
     for &pid in pids {
@@ -263,9 +263,9 @@ pub fn standings(pids: &[u32], patience: impl Fn(u32) -> Duration) -> Standings 
     let users: Vec<_> = users.into_values().collect();
     if cfg!(target_os = "android") {
         for (user, processes) in users {
-            standings.take(user.uid, &processes, &answer_of(&processes, patience(user.uid)));
+            states.take(user.uid, &processes, &answer_of(&processes, patience(user.uid)));
         }
-        return standings;
+        return states;
     }
     errands::ask(
         &users,
@@ -273,14 +273,14 @@ pub fn standings(pids: &[u32], patience: impl Fn(u32) -> Duration) -> Standings 
         |(_, processes), left| answer_of(processes, left * 3 / 4),
         ["other users took too long to answer", "their answers took too long"],
         |(user, processes), answer, _| match answer {
-            Ok(answer) => standings.take(user.uid, processes, &answer),
-            Err(why) => _ = standings.missed.insert(user.uid, why),
+            Ok(answer) => states.take(user.uid, processes, &answer),
+            Err(why) => _ = states.missed.insert(user.uid, why),
         },
     );
-    standings
+    states
 }
 
-impl Standings {
+impl ConnectionStates {
     /// Adds the answer of a user's child process. A text about a process that the child was not asked about is ignored.
     fn take(&mut self, uid: u32, processes: &Processes, answer: &[u8]) {
         let words = parse(answer).unwrap_or_default();
@@ -331,18 +331,18 @@ mod tests {
     fn an_answer_speaks_of_its_users_processes_only() {
         let processes = vec![(7, String::new()), (8, String::new())];
         let take = |bytes: &[u8]| {
-            let mut standings = Standings::default();
-            standings.take(1000, &processes, bytes);
-            standings
+            let mut states = ConnectionStates::default();
+            states.take(1000, &processes, bytes);
+            states
         };
         let mut words = Words::default();
         words.add([1]).add(b"\x07\0\0\0connected\xff").add(b"\x09\0\0\0forged").add(b"\x07\0");
         let bytes = words.bytes();
-        let Standings { known, missed } = take(&bytes);
+        let ConnectionStates { known, missed } = take(&bytes);
         assert_eq!(known, BTreeMap::from([(7, "connected\u{fffd}".to_owned())]));
         assert!(missed.is_empty(), "{missed:?}");
         for wrong in [&b""[..], &bytes[1..], b"\x01\0\0\0\0"] {
-            let Standings { known, missed } = take(wrong);
+            let ConnectionStates { known, missed } = take(wrong);
             assert!(known.is_empty() && missed.contains_key(&1000), "{known:?} {missed:?}");
         }
     }

@@ -45,7 +45,7 @@ use atrace_sys::errand::{PATIENCE, User};
 use atrace_sys::memory::has_memory_files;
 
 use self::facts::{Facts, Published};
-pub use self::look::{Standings, standings};
+pub use self::look::{ConnectionStates, connection_states};
 pub(crate) use self::look::{is_state, user};
 pub(crate) use self::properties::tag_names;
 pub use self::report::{Finding, Level, Report, Topic};
@@ -62,8 +62,8 @@ pub fn examine(pid: u32) -> Report {
     examine_as(pid, &mut PATIENCE.clone(), false)
 }
 
-/// Does the same as [`examine`], but waits, and as root collects the facts, only as long as time is `left`, and subtracts
-/// the time that this takes.
+/// Does the same as [`examine`], but waits, and as root collects the facts, only as long as time is `left`, and
+/// subtracts the time that this takes.
 pub(crate) fn examine_within(pid: u32, left: &mut Duration) -> Report {
     examine_as(pid, left, true)
 }

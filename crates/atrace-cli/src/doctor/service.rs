@@ -44,10 +44,10 @@ impl Patient {
         };
         let reason = published.get("reason").unwrap_or_default();
         let is_alone = reason.starts_with(PERFETTO_ALONE);
-        let standing = published.get("perfetto");
+        let state = published.get("perfetto");
         if published.sessions() > 0 {
-            let standing = standing.unwrap_or_default();
-            report.good(Topic::Service, format!("as the process said last: {standing}"));
+            let state = state.unwrap_or_default();
+            report.good(Topic::Service, format!("as the process said last: {state}"));
             let text = "an event written now, of a category that a session wants, is in its trace";
             report.good(Topic::Event, text);
             return true;
@@ -60,17 +60,17 @@ impl Patient {
             return is_alone;
         }
         // The connection is there, or is made when a service is.
-        let is_near = standing.is_some_and(|standing| {
+        let is_near = state.is_some_and(|state| {
             [": connected", ": can't connect to", ": the connection has ended"]
                 .iter()
-                .any(|it| standing.contains(it))
+                .any(|it| state.contains(it))
         });
         let record = || {
             let name = self.name.as_deref().unwrap_or_default();
             format!("atrace record -a {}", in_quotes(&pattern_for(name)))
         };
-        if let Some(standing) = standing {
-            let text = format!("as the process said last: {standing}");
+        if let Some(state) = state {
+            let text = format!("as the process said last: {state}");
             report.hint(Topic::Service, text, if is_near { record() } else { RUN.to_owned() });
         }
         let has_marker = published.get("sink").is_some_and(|sink| sink != "None");

@@ -13,8 +13,8 @@
 //! checks the socket at the same intervals as the chunks. Without a session it soon sleeps until the service sends a
 //! message.
 //!
-//! A busy service may not read for seconds, until it has stored the chunks of earlier messages. If the socket's queue is
-//! more than a quarter full, the completed chunks wait, and the thread sleeps on the socket until there is room.
+//! A busy service may not read for seconds, until it has stored the chunks of earlier messages. If the socket's queue
+//! is more than a quarter full, the completed chunks wait, and the thread sleeps on the socket until there is room.
 //!
 //! # Rules
 //!
@@ -29,8 +29,8 @@
 //! # Failure
 //!
 //! An invalid message, a broken socket, a silence before the greeting is over, or a queue that has no room for a minute
-//! ends the connection. Then all sessions are closed, their memory is retired, and the thread connects again: at once if
-//! the next connection has other memory (`requests.rs`), otherwise after a pause.
+//! ends the connection. Then all sessions are closed, their memory is retired, and the thread connects again: at once
+//! if the next connection has other memory (`requests.rs`), otherwise after a pause.
 
 mod attempts;
 mod requests;
@@ -42,11 +42,11 @@ use std::time::Duration;
 use self::attempts::Attempts;
 pub(crate) use self::attempts::{be_persistent, is_persistent, set_serial, wait_for_first};
 use crate::clock::{self, Speed};
+use crate::connection_state::ConnectionState;
 use crate::memory::{Arena, Buffer, Completed};
 use crate::names::Names;
 use crate::pool::{SERVICES, Shared};
 use crate::socket::{self, Socket};
-use crate::standing::Standing;
 use crate::startup;
 use crate::wire::{FRAME_MAX, Method, PREFIX};
 use crate::writer::{self, POOL};
@@ -63,9 +63,9 @@ const GREETING_NS: u64 = if cfg!(test) { 5_000_000_000 } else { 10_000_000_000 }
 /// milliseconds.
 const RIGHTS: u64 = 1000;
 
-/// How often this thread looks for room in the socket's queue in vain until it gives up the connection. As the looks are
-/// up to [`LONGEST`] apart, this takes a minute, and longer on a busy machine. A busy service first stores the chunks of the
-/// messages that it has read, which may take many seconds.
+/// How often this thread looks for room in the socket's queue in vain until it gives up the connection. As the looks
+/// are up to [`LONGEST`] apart, this takes a minute, and longer on a busy machine. A busy service first stores the
+/// chunks of the messages that it has read, which may take many seconds.
 const LOOKS_MAX: u32 = 1200;
 
 /// The names of the service's methods that this client uses. The constants after this list, except [`NEEDED`] and
@@ -220,7 +220,7 @@ impl Link {
 pub(crate) fn run(
     shared: &'static Shared,
     environment: &'static Environment,
-    say: fn(Standing),
+    say: fn(ConnectionState),
     changed: fn(),
 ) {
     let has_own = thread::have_descriptors_of_its_own();
@@ -256,7 +256,7 @@ pub(crate) fn run(
             }
             (_, Err(error)) => {
                 startup::end(shared);
-                say(Standing::memory(error));
+                say(ConnectionState::memory(error));
             }
         }
         is_again = false;
@@ -275,7 +275,7 @@ impl Link {
     }
 
     /// Handles one connection. Returns the reason why the connection ended.
-    fn serve(&mut self, inbox: &mut [u8], say: fn(Standing)) -> Standing {
+    fn serve(&mut self, inbox: &mut [u8], say: fn(ConnectionState)) -> ConnectionState {
         // Begins to measure the counter's speed, so that it is known when a session starts.
         self.anchor();
         match self.introduce().and_then(|()| self.poll(inbox, say)) {
@@ -284,7 +284,11 @@ impl Link {
         }
     }
 
-    fn poll(&mut self, inbox: &mut [u8], say: fn(Standing)) -> Result<std::convert::Infallible, Standing> {
+    fn poll(
+        &mut self,
+        inbox: &mut [u8],
+        say: fn(ConnectionState),
+    ) -> Result<std::convert::Infallible, ConnectionState> {
         let mut period = SHORTEST;
         // How many bytes of the inbox hold the start of an incomplete message.
         let mut len = 0;
@@ -296,7 +300,7 @@ impl Link {
             if self.rights != 0 {
                 timeout = timeout.or(Some(Duration::from_millis(RIGHTS)));
                 if self.has_stale_rights() {
-                    return Err(Standing::CONNECTING);
+                    return Err(ConnectionState::CONNECTING);
                 }
             }
             let left = Duration::from_nanos(until.saturating_sub(clock::asked()));
@@ -319,7 +323,7 @@ impl Link {
             } else if !self.terms.is_settled && left.is_zero() {
                 // Sessions may exist, so the counts of lost events stay.
                 startup::give_up(self.shared);
-                return Err(Standing::ended(libc::ETIMEDOUT));
+                return Err(ConnectionState::ended(libc::ETIMEDOUT));
             }
             // After any activity the next look comes soon: a session that starts is followed by events, which may
             // fill the memory within milliseconds.
@@ -329,7 +333,7 @@ impl Link {
 
     /// Reports the completed chunks, and does the other work that is due at intervals. Returns whether there
     /// were completed chunks.
-    fn tick(&mut self) -> Result<bool, Standing> {
+    fn tick(&mut self) -> Result<bool, ConnectionState> {
         // A thread that waits for changes may have been about to sleep when it was notified, so it is notified again.
         if self.notify_again > 0 {
             self.notify_again -= 1;
@@ -392,7 +396,7 @@ mod tests {
         assert!(std::io::Read::read(&mut theirs, &mut read).unwrap() > 0);
         assert_eq!((link.commit_chunks(false), link.rest.is_some(), link.looks), (Ok(true), false, 0));
         wait(&mut link);
-        assert_eq!(link.commit_chunks(false), Err(Standing::ended(libc::ETIMEDOUT)));
+        assert_eq!(link.commit_chunks(false), Err(ConnectionState::ended(libc::ETIMEDOUT)));
         link.arena = None;
         arena.retire();
     }
@@ -413,7 +417,7 @@ mod tests {
         assert_ne!(producer::tags(), 0);
         let start = std::time::Instant::now();
         while producer::tags() != 0 {
-            assert!(start.elapsed().as_secs() < 60, "{}", producer::standing().0);
+            assert!(start.elapsed().as_secs() < 60, "{}", producer::connection_state().0);
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -22,10 +22,10 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::{COMMANDS, COMMIT, INITIALIZE, LOOKS_MAX, Link, METHODS, NEEDED, REGISTER, REQUEST_MAX, SYNC};
+use crate::connection_state::ConnectionState;
 use crate::memory::{Arena, Completed};
 use crate::proto::{Reader, Writer};
 use crate::socket::Socket;
-use crate::standing::Standing;
 use crate::wire::{self, Body, Command, Moved};
 use crate::{abi, category, early, startup};
 use atrace_sys::memory::sealed_size;
@@ -59,30 +59,35 @@ const MOVED_LEN: usize = 15;
 const _: () = assert!(MOVED_MAX * MOVED_LEN + AROUND < REQUEST_MAX);
 
 impl Link {
-    pub(super) fn introduce(&mut self) -> Result<(), Standing> {
+    pub(super) fn introduce(&mut self) -> Result<(), ConnectionState> {
         self.terms.request = 1;
         let frame = wire::bind(&mut self.outbox, self.terms.request, "ProducerPort");
-        self.unsent = frame.ok_or(Standing::UNABLE)?.len();
+        self.unsent = frame.ok_or(ConnectionState::UNABLE)?.len();
         Ok(())
     }
 
-    pub(super) fn handle(&mut self, request: u64, body: Body<'_>, say: fn(Standing)) -> Result<(), Standing> {
+    pub(super) fn handle(
+        &mut self,
+        request: u64,
+        body: Body<'_>,
+        say: fn(ConnectionState),
+    ) -> Result<(), ConnectionState> {
         match body {
             Body::Bound(bound) if self.terms.methods[COMMIT].method == 0 => {
-                for (name, method) in wire::methods(bound).ok_or(Standing::UNABLE)? {
+                for (name, method) in wire::methods(bound).ok_or(ConnectionState::UNABLE)? {
                     let place = METHODS.place(name);
                     if let Some(place) = place.and_then(|place| self.terms.methods.get_mut(place)) {
                         *place = method;
                     }
                 }
                 if self.terms.methods[..NEEDED].iter().any(|method| method.method == 0) {
-                    return Err(Standing::UNABLE);
+                    return Err(ConnectionState::UNABLE);
                 }
                 self.initialize()
             }
             Body::Reply { is_success, reply, .. } if request == self.terms.initialize => {
                 if !is_success {
-                    return Err(Standing::UNABLE);
+                    return Err(ConnectionState::UNABLE);
                 }
                 let is_set = |field| Reader::first(reply, field).is_some_and(|value| value.number() != 0);
                 // using_shmem_provided_by_producer, use_shmem_emulation
@@ -93,7 +98,7 @@ impl Link {
                 }
                 if sends_bytes && self.arena.is_none() {
                     // `SetupTracing` will not bring memory. No other process has this memory.
-                    self.use_arena(Arena::make(self.pages()?).map_err(Standing::memory)?.0);
+                    self.use_arena(Arena::make(self.pages()?).map_err(ConnectionState::memory)?.0);
                     self.terms.sends_bytes = true;
                     startup::set_sends(true);
                 }
@@ -109,7 +114,7 @@ impl Link {
                 // The commands for sessions that already existed have come before this.
                 self.terms.is_settled = true;
                 startup::end(self.shared);
-                say(Standing::CONNECTED);
+                say(ConnectionState::CONNECTED);
                 Ok(())
             }
             _ => Ok(()),
@@ -137,14 +142,14 @@ impl Link {
 
     /// Uses the memory that the service provides. If that is not possible, the next connection offers memory, of the
     /// same size if possible, unless this connection has already offered memory.
-    pub(super) fn take_memory(&mut self, page_size: u64) -> Result<(), Standing> {
-        let file = self.received.take().ok_or(Standing::UNABLE);
+    pub(super) fn take_memory(&mut self, page_size: u64) -> Result<(), ConnectionState> {
+        let file = self.received.take().ok_or(ConnectionState::UNABLE);
         let size = file.as_ref().ok().and_then(|file| sealed_size(file.as_raw_fd()).ok());
         let arena = file.and_then(|file| {
             if page_size != abi::PAGE as u64 {
-                return Err(Standing::PAGES);
+                return Err(ConnectionState::PAGES);
             }
-            Arena::of_service(file.as_raw_fd()).map_err(Standing::memory)
+            Arena::of_service(file.as_raw_fd()).map_err(ConnectionState::memory)
         });
         if arena.is_err() && !self.terms.has_offered {
             self.offers = true;
@@ -154,20 +159,20 @@ impl Link {
         Ok(())
     }
 
-    fn pages(&self) -> Result<u32, Standing> {
+    fn pages(&self) -> Result<u32, ConnectionState> {
         let pages = match self.replaced {
-            0 => pages(self.environment.memory.as_deref()).ok_or(Standing::SIZE)?,
+            0 => pages(self.environment.memory.as_deref()).ok_or(ConnectionState::SIZE)?,
             pages => pages,
         };
         Ok(pages as u32)
     }
 
-    fn initialize(&mut self) -> Result<(), Standing> {
+    fn initialize(&mut self) -> Result<(), ConnectionState> {
         let mut pages = self.pages()?;
         let mut file = None;
         self.terms.has_offered = self.offers;
         if self.offers {
-            let (arena, made) = Arena::make(pages).map_err(Standing::memory)?;
+            let (arena, made) = Arena::make(pages).map_err(ConnectionState::memory)?;
             pages = arena.pages();
             self.use_arena(arena);
             file = Some(made);
@@ -192,7 +197,7 @@ impl Link {
         self.shared.early.publish();
     }
 
-    fn register(&mut self) -> Result<(), Standing> {
+    fn register(&mut self) -> Result<(), ConnectionState> {
         self.terms.commands = self.invoke(COMMANDS, true, Some(&[]))?;
         let mut arguments = [0; ARGUMENTS_MAX];
         let mut writer = Writer::new(&mut arguments);
@@ -227,11 +232,11 @@ impl Link {
         method: usize,
         wants_reply: bool,
         arguments: Option<&[u8]>,
-    ) -> Result<u64, Standing> {
+    ) -> Result<u64, ConnectionState> {
         let Some(found) = self.terms.methods.get(method).copied().filter(|found| found.method != 0) else {
             return Ok(0);
         };
-        let arguments = arguments.ok_or(Standing::UNABLE)?;
+        let arguments = arguments.ok_or(ConnectionState::UNABLE)?;
         if REQUEST_MAX < self.unsent + AROUND + arguments.len() {
             self.send(None)?;
         }
@@ -239,13 +244,13 @@ impl Link {
         let request = self.terms.request;
         let room = self.outbox.get_mut(self.unsent..).unwrap_or_default();
         let frame = wire::invoke(room, request, found, wants_reply, |to| to.raw(arguments));
-        self.unsent += frame.ok_or(Standing::UNABLE)?.len();
+        self.unsent += frame.ok_or(ConnectionState::UNABLE)?.len();
         Ok(request)
     }
 
     /// Invokes a method without waiting for its reply. The arguments are pairs of a field's number and its value.
     #[inline(never)]
-    pub(super) fn notify(&mut self, method: usize, numbers: &[(u32, u64)]) -> Result<(), Standing> {
+    pub(super) fn notify(&mut self, method: usize, numbers: &[(u32, u64)]) -> Result<(), ConnectionState> {
         let mut arguments = [0; 32];
         let mut writer = Writer::new(&mut arguments);
         for (field, number) in numbers {
@@ -257,7 +262,7 @@ impl Link {
 
     /// Sends the outbox, with a descriptor if there is one.
     #[inline(never)]
-    pub(super) fn send(&mut self, descriptor: Option<i32>) -> Result<(), Standing> {
+    pub(super) fn send(&mut self, descriptor: Option<i32>) -> Result<(), ConnectionState> {
         let requests = self.outbox.get(..std::mem::take(&mut self.unsent)).unwrap_or_default();
         send(self.socket.as_ref(), requests, descriptor)
     }
@@ -268,8 +273,8 @@ impl Link {
         &mut self,
         inbox: &mut [u8],
         len: &mut usize,
-        say: fn(Standing),
-    ) -> Result<bool, Standing> {
+        say: fn(ConnectionState),
+    ) -> Result<bool, ConnectionState> {
         let Some((socket, room)) = self.socket.as_ref().zip(inbox.get_mut(*len..)) else { return Ok(false) };
         match socket.receive(room) {
             Ok(Some((received, descriptor))) => {
@@ -277,7 +282,7 @@ impl Link {
                 self.received = descriptor.or(self.received.take());
             }
             Ok(None) => return Ok(false),
-            Err(code) => return Err(Standing::ended(code)),
+            Err(code) => return Err(ConnectionState::ended(code)),
         }
         let mut rest = inbox.get(..*len).unwrap_or_default();
         while let Some((frame, len)) = wire::split(rest)? {
@@ -290,10 +295,10 @@ impl Link {
         Ok(true)
     }
 
-    /// Reports all completed chunks to the service. Then, if the service has requested a flush, answers the request with
-    /// the number `flush`.
+    /// Reports all completed chunks to the service. Then, if the service has requested a flush, answers the request
+    /// with the number `flush`.
     #[inline(never)]
-    pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<(), Standing> {
+    pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<(), ConnectionState> {
         self.commit_chunks(true)?;
         // A flush is answered even if there is no memory yet.
         if let Some(flush) = flush {
@@ -305,7 +310,7 @@ impl Link {
 
     /// Reports the completed chunks to the service. If `all` is false, stops when the socket has no room for the next
     /// message, and continues at the next call. Returns whether a message was sent.
-    pub(super) fn commit_chunks(&mut self, all: bool) -> Result<bool, Standing> {
+    pub(super) fn commit_chunks(&mut self, all: bool) -> Result<bool, ConnectionState> {
         let mut is_any = false;
         // The chunks that found no room before are older than the others.
         if let Some(rest) = self.rest.take() {
@@ -320,7 +325,7 @@ impl Link {
     }
 
     #[inline(never)]
-    fn commit_list(&mut self, mut completed: Completed, all: bool) -> Result<bool, Standing> {
+    fn commit_list(&mut self, mut completed: Completed, all: bool) -> Result<bool, ConnectionState> {
         let mut is_any = false;
         while !completed.is_empty() {
             if !all && !self.has_room()? {
@@ -345,15 +350,15 @@ impl Link {
     /// # Errors
     ///
     /// Returns an error if the socket has had no room in [`LOOKS_MAX`] calls in a row.
-    fn has_room(&mut self) -> Result<bool, Standing> {
+    fn has_room(&mut self) -> Result<bool, ConnectionState> {
         let has_room = self.socket.as_ref().is_none_or(Socket::has_room);
         self.looks = if has_room { 0 } else { self.looks + 1 };
-        if self.looks > LOOKS_MAX { Err(Standing::ended(libc::ETIMEDOUT)) } else { Ok(has_room) }
+        if self.looks > LOOKS_MAX { Err(ConnectionState::ended(libc::ETIMEDOUT)) } else { Ok(has_room) }
     }
 
     /// Sends the bytes of a completed chunk to the service, which can't read the memory, and frees the chunk.
     #[inline(never)]
-    fn send_completed(&mut self, place: Moved) -> Result<(), Standing> {
+    fn send_completed(&mut self, place: Moved) -> Result<(), ConnectionState> {
         let mut bytes = [0; abi::PAGE];
         match self.arena.and_then(|arena| arena.take_out(&place, &mut bytes)) {
             Some(chunk) => self.send_chunk(place, chunk, false),
@@ -367,7 +372,7 @@ impl Link {
     /// Before a thread finishes a packet in a chunk, it completes its previous chunk. So the completed chunks are sent
     /// before each chunk that is still open, and the service gets the chunks of a thread in their order.
     #[inline(never)]
-    pub(super) fn send_open(&mut self) -> Result<(), Standing> {
+    pub(super) fn send_open(&mut self) -> Result<(), ConnectionState> {
         let Some(arena) = self.arena.filter(|_| self.terms.sends_bytes) else { return Ok(()) };
         for (open, _) in arena.open_chunks() {
             arena.take_handed().try_for_each(|place| self.send_completed(place))?;
@@ -380,19 +385,19 @@ impl Link {
     }
 
     /// Sends a commit with the bytes of one chunk, after all earlier requests.
-    fn send_chunk(&mut self, place: Moved, chunk: &[u8], is_open: bool) -> Result<(), Standing> {
+    fn send_chunk(&mut self, place: Moved, chunk: &[u8], is_open: bool) -> Result<(), ConnectionState> {
         self.send(None)?;
         self.terms.request += 1;
         let mut bytes = [0; abi::PAGE + AROUND];
         let commit = |to: &mut Writer<'_>| place.write_bytes(to, chunk, is_open);
         let method = self.terms.methods[COMMIT];
         let frame = wire::invoke(&mut bytes, self.terms.request, method, false, commit);
-        send(self.socket.as_ref(), frame.ok_or(Standing::UNABLE)?, None)
+        send(self.socket.as_ref(), frame.ok_or(ConnectionState::UNABLE)?, None)
     }
 }
 
 /// Sends bytes, with a descriptor if there is one.
-fn send(socket: Option<&Socket>, bytes: &[u8], descriptor: Option<i32>) -> Result<(), Standing> {
+fn send(socket: Option<&Socket>, bytes: &[u8], descriptor: Option<i32>) -> Result<(), ConnectionState> {
     let is_sent = socket.is_some_and(|socket| socket.send(bytes, descriptor));
-    if is_sent { Ok(()) } else { Err(Standing::ended(EPIPE)) }
+    if is_sent { Ok(()) } else { Err(ConnectionState::ended(EPIPE)) }
 }

@@ -23,9 +23,9 @@ use crate::wire::Command;
 
 use super::{Link, Phase, REGISTER_WRITER, STARTED, STOPPED, Session, Terms, UNREGISTER_WRITER};
 use crate::category;
+use crate::connection_state::ConnectionState;
 use crate::early;
 use crate::options::options;
-use crate::standing::Standing;
 use crate::startup;
 use crate::writer::{POOL, Writer};
 
@@ -37,7 +37,7 @@ const AHEAD: usize = 64;
 const DRAIN_MS: u32 = 50;
 
 impl Link {
-    pub(super) fn handle_command(&mut self, command: Command<'_>) -> Result<(), Standing> {
+    pub(super) fn handle_command(&mut self, command: Command<'_>) -> Result<(), ConnectionState> {
         match command {
             Command::SetupTracing { page_size } if self.arena.is_none() => self.take_memory(page_size),
             Command::Start { instance, config } => self.start(instance, config),
@@ -55,7 +55,7 @@ impl Link {
         }
     }
 
-    fn start(&mut self, instance: u64, config: &[u8]) -> Result<(), Standing> {
+    fn start(&mut self, instance: u64, config: &[u8]) -> Result<(), ConnectionState> {
         self.drain();
         self.commit(None)?;
         self.unregister_writers()?;
@@ -74,7 +74,7 @@ impl Link {
         self.notify(STARTED, &[(1, instance)])
     }
 
-    fn stop(&mut self, instance: u64) -> Result<(), Standing> {
+    fn stop(&mut self, instance: u64) -> Result<(), ConnectionState> {
         if self.close(Some(instance)) {
             let is_drained = self.drain_for_long();
             self.commit(None)?;
@@ -173,7 +173,7 @@ impl Link {
     /// Registers writers with the service before threads use them. If the process is killed, the service
     /// can't read the last chunk of a writer that is not registered.
     #[inline(never)]
-    pub(super) fn register_writers(&mut self) -> Result<(), Standing> {
+    pub(super) fn register_writers(&mut self) -> Result<(), ConnectionState> {
         let wanted = THREADS.min(self.shared.threads.load(Ordering::Relaxed) as usize + AHEAD);
         while let Some(number) = self.first(Phase::Open, wanted - AHEAD / 2) {
             let Session { buffer, known, .. } = self.sessions[number];
@@ -189,7 +189,7 @@ impl Link {
     /// Unregisters the writers of sessions that have ended and in which no thread has a chunk any more, and frees the
     /// slots of these sessions.
     #[inline(never)]
-    pub(super) fn unregister_writers(&mut self) -> Result<(), Standing> {
+    pub(super) fn unregister_writers(&mut self) -> Result<(), ConnectionState> {
         while let Some(number) = self.first(Phase::Drained, THREADS) {
             self.sessions[number].phase = Phase::Free;
             for thread in 0..self.sessions[number].known {

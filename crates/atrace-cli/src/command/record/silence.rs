@@ -63,7 +63,7 @@ fn reason(process: Process, socket: &Path) -> String {
     }
     let publishes =
         process.descriptors().is_ok_and(|mut all| all.any(|(_, target)| doctor::is_state(&target)));
-    match doctor::standings(&[process.0], stores::left).known.get(&process.0) {
+    match doctor::connection_states(&[process.0], stores::left).known.get(&process.0) {
         Some(said) if said.contains(": connected") => match set("ATRACE_FILTER") {
             Some((_, filter)) => {
                 let filter = shown(filter.as_encoded_bytes());

@@ -13,7 +13,7 @@ use crate::names::Names;
 ///
 /// `Display` formats the state as a text for users. The form `{:#}` does not allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct ConnectionState {
     /// The index of the state's text in [`TEXTS`].
     kind: u32,
     /// The errno or the user id that follows the state's text. If the text does not end in a space, no number follows.
@@ -42,9 +42,9 @@ const TEXTS: Names = Names(
 /// The index of the only text that is followed by a user id.
 const STRANGER: u32 = 4;
 
-impl Standing {
+impl ConnectionState {
     /// The process has not asked for a connection.
-    pub const APART: Self = Self::new(0, 0);
+    pub const NOT_REQUESTED: Self = Self::new(0, 0);
     pub(crate) const CONNECTING: Self = Self::new(1, 0);
     /// The process is connected to the service.
     pub const CONNECTED: Self = Self::new(2, 0);
@@ -93,13 +93,13 @@ impl Standing {
     }
 }
 
-impl From<Malformed> for Standing {
+impl From<Malformed> for ConnectionState {
     fn from(_: Malformed) -> Self {
         Self::new(7, 0)
     }
 }
 
-impl From<Refused> for Standing {
+impl From<Refused> for ConnectionState {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Errno(code) => Self::new(3, code.cast_unsigned()),
@@ -109,7 +109,7 @@ impl From<Refused> for Standing {
     }
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for ConnectionState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = TEXTS.at(self.kind as usize);
         f.write_str(text)?;
@@ -132,8 +132,8 @@ mod tests {
         // Miri has other texts than the system.
         let denied = std::io::Error::from_raw_os_error(13).to_string();
         for kind in 0..14 {
-            let standing = Standing::new(kind, 13);
-            assert_eq!(Standing::of(standing.packed()), standing);
+            let state = ConnectionState::new(kind, 13);
+            assert_eq!(ConnectionState::of(state.packed()), state);
             let numbered = match kind {
                 STRANGER => "13",
                 3 | 6 | 9 | 13 => &denied,
@@ -141,31 +141,34 @@ mod tests {
             };
             let text = TEXTS.at(kind as usize);
             assert_eq!(
-                (text.ends_with(' '), standing.to_string()),
+                (text.ends_with(' '), state.to_string()),
                 (!numbered.is_empty(), format!("{text}{numbered}"))
             );
         }
         let texts = [
-            (Standing::CONNECTED, "connected"),
-            (Standing::UNABLE, "it lacks or refused a request that is needed: a newer version may have it"),
-            (Standing::SIZE, "ATRACE_SHMEM_KB is not a number from 64 to 32768"),
+            (ConnectionState::CONNECTED, "connected"),
             (
-                Standing::from(Malformed),
+                ConnectionState::UNABLE,
+                "it lacks or refused a request that is needed: a newer version may have it",
+            ),
+            (ConnectionState::SIZE, "ATRACE_SHMEM_KB is not a number from 64 to 32768"),
+            (
+                ConnectionState::from(Malformed),
                 "it sent an invalid message: it may not be a tracing service of Perfetto",
             ),
             (
-                Standing::from(Refused::Stranger(7)),
+                ConnectionState::from(Refused::Stranger(7)),
                 "not trusted unless PERFETTO_PRODUCER_SOCK_NAME names its socket: it runs as user 7",
             ),
             (
-                Standing::from(Refused::Name),
+                ConnectionState::from(Refused::Name),
                 "PERFETTO_PRODUCER_SOCK_NAME is not a socket's name: a path, or @ and a name, of at most 107 bytes",
             ),
         ];
-        assert!(texts.iter().all(|(standing, text)| standing.to_string() == *text), "{texts:?}");
+        assert!(texts.iter().all(|(state, text)| state.to_string() == *text), "{texts:?}");
         let [errno, ended, memory] =
-            [Refused::Errno(13).into(), Standing::ended(13), Standing::memory(Errno(13))];
-        let shown = [errno, ended, memory].map(|standing| format!("{standing:#}"));
+            [Refused::Errno(13).into(), ConnectionState::ended(13), ConnectionState::memory(Errno(13))];
+        let shown = [errno, ended, memory].map(|state| format!("{state:#}"));
         assert_eq!(
             shown,
             [
@@ -174,7 +177,7 @@ mod tests {
                 "can't share memory with it: errno 13"
             ]
         );
-        let threadless = Standing::threadless(Errno(libc::ENOSYS));
+        let threadless = ConnectionState::threadless(Errno(libc::ENOSYS));
         assert!(threadless.to_string().starts_with("this process has no thread for it"));
     }
 }
