@@ -11,8 +11,8 @@
 //! - `writer`: the state with which one thread writes for one session; `unmatched` and `interned` are parts of
 //!   this state;
 //! - `packet`: the encoding of packets;
-//! - `pool`, `presence`: the slots of threads and sessions, and the rules by which a thread may use a writer;
-//! - [`memory`], [`abi`], `handed`, `filling`: the shared memory, its words, the list of completed chunks, and the
+//! - `pool`, `pin`: the slots of threads and sessions, and the rules by which a thread may use a writer;
+//! - [`memory`], [`abi`], `completed`, `filling`: the shared memory, its words, the list of completed chunks, and the
 //!   waking of its reader;
 //! - [`clock`]: timestamps without a system call.
 //!
@@ -28,7 +28,7 @@
 //! [`recording`] writes this process's events to a file, without a service. For programs that are a tracing
 //! service themselves, [`foreign`] reads the memory of another process, and [`trace_file`] writes the trace.
 //!
-//! `presence`, `handed`, `abi` and `callsite::number` are model-checked with loom (`crates/models`). On systems
+//! `pin`, `completed`, `abi` and `callsite::number` are model-checked with loom (`crates/models`). On systems
 //! without tracing the crate is empty.
 #![cfg(not(no_tracing))]
 #![allow(unsafe_code, reason = "threads and processes share memory that is synchronized by atomics alone")]
@@ -39,12 +39,12 @@ pub mod callsite;
 pub mod category;
 pub mod changes;
 pub mod clock;
+mod completed;
 pub mod connection_state;
 mod early;
 pub mod event;
 mod filling;
 pub mod foreign;
-mod handed;
 pub mod hash;
 mod interned;
 mod link;
@@ -52,8 +52,8 @@ pub mod memory;
 mod names;
 mod options;
 mod packet;
+mod pin;
 mod pool;
-mod presence;
 pub mod producer;
 pub mod proto;
 pub mod recording;

@@ -23,7 +23,7 @@
 //! counts each packet. As long as the chunk is not complete, the count in the header includes one packet that is not
 //! finished, because readers of an unfinished chunk skip its last packet. So after a crash all finished packets can be
 //! read. [`Chunk::complete`] turns that packet into an empty one, marks the chunk complete, and pushes it to the list
-//! of completed chunks (`handed.rs`).
+//! of completed chunks (`completed.rs`).
 
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr;
@@ -34,8 +34,8 @@ use atrace_sys::memory::{Mapped, Region, Shared, may_have_size, page_size, seale
 use atrace_sys::{Descriptor, Errno, OnceRef, Result};
 
 use super::abi::{self, CHUNK_HEADER, CHUNKS_MAX, Layout, PAGE, PAGE_HEADER};
+use super::completed::CompletedStack;
 use super::filling::Filling;
-use super::handed::Handed;
 use super::wire::Moved;
 
 /// The pages that are shared with the service. Behind these pages, on separate pages, is the private data of each
@@ -46,11 +46,11 @@ pub struct Arena {
     pages: u32,
     /// The offset at which the private data begins.
     private: usize,
-    completed: Handed,
+    completed: CompletedStack,
     filling: Filling,
     /// Two pages at which a search for a free chunk starts. For a whole chunk (one that fills a page), the search
     /// starts behind the page of the last whole chunk that was taken. For a small chunk, it starts at the page of the
-    /// last small chunk that was taken. After each collection of the completed chunks ([`Arena::take_handed`]), the
+    /// last small chunk that was taken. After each collection of the completed chunks ([`Arena::take_completed`]), the
     /// search for a whole chunk starts at page 0 again. So mostly the lowest pages are in use: pages that are never
     /// touched take no memory.
     hints: [AtomicU32; 2],
@@ -73,15 +73,15 @@ type Head = [AtomicU16; 2];
 pub enum Loss {
     /// No chunk was free, or the event ends a slice whose begin was lost.
     Room,
-    /// The thread was in the middle of another event, or had no slot.
-    Inside,
+    /// The thread could not be pinned: it was in the middle of another event, or had no slot.
+    NotPinned,
     /// The service had not yet reported the existing sessions.
     Early,
 }
 
 impl Loss {
     /// All reasons. The reasons have the same order as the pages whose headers hold their counts.
-    pub const ALL: [Self; 3] = [Self::Room, Self::Inside, Self::Early];
+    pub const ALL: [Self; 3] = [Self::Room, Self::NotPinned, Self::Early];
 
     /// Returns the offset of the word that counts the losses for this reason. The word is in the header of one of the
     /// first three pages. Perfetto's protocol reserves this word and does not use it.
@@ -196,7 +196,7 @@ impl Arena {
                 memory: Region::own(private + pages as usize * CHUNKS_MAX as usize * size_of::<Private>())?,
                 pages,
                 private,
-                completed: Handed::default(),
+                completed: CompletedStack::default(),
                 filling: Filling::default(),
                 hints: [const { AtomicU32::new(0) }; 2],
                 is_retired: AtomicBool::new(true),
@@ -239,7 +239,7 @@ impl Arena {
     /// No thread may have a chunk of this arena, or be in the middle of an event that could open a chunk of it.
     #[inline(never)]
     pub fn give_back(&'static self) {
-        let _ = self.take_handed();
+        let _ = self.take_completed();
         self.retire();
         self.hints.iter().for_each(|hint| hint.store(0, Ordering::Relaxed));
         self.keep();
@@ -315,9 +315,9 @@ impl Arena {
         self.pages * CHUNKS_MAX / 2
     }
 
-    /// Sleeps until threads have taken chunks of half the size of the arena since [`take_handed`](Self::take_handed),
-    /// or a thread waits for room, or `time` has passed. Returns false if the system refuses the sleep. Only one thread
-    /// may sleep.
+    /// Sleeps until threads have taken chunks of half the size of the arena since
+    /// [`take_completed`](Self::take_completed), or a thread waits for room, or `time` has passed. Returns false if the
+    /// system refuses the sleep. Only one thread may sleep.
     pub(crate) fn sleep(&self, time: Duration) -> bool {
         self.filling.sleep(self.half(), time)
     }
@@ -353,7 +353,7 @@ impl Arena {
     /// Takes the list of completed chunks. The chunks of each thread are in the order of their
     /// completion.
     #[inline(never)]
-    pub fn take_handed(&'static self) -> Completed {
+    pub fn take_completed(&'static self) -> Completed {
         self.filling.clear();
         self.hints[0].store(0, Ordering::Relaxed);
         let chunks = self.pages * CHUNKS_MAX;
@@ -728,18 +728,18 @@ mod tests {
     #[cfg_attr(miri, ignore = "maps memory that is shared")]
     fn chunks_that_come_twice_are_an_end() {
         let arena = Arena::reserve(1).unwrap();
-        let mut none = arena.take_handed();
+        let mut none = arena.take_completed();
         assert_eq!((none.is_empty(), none.next()), (true, None));
         let push = |index: u32| arena.completed.push(index, &arena.private(index).unwrap()[0]);
         [3, 1, 2].into_iter().for_each(push);
-        let all = arena.take_handed();
+        let all = arena.take_completed();
         assert_eq!(all.clone().map(|place| place.chunk).collect::<Vec<_>>(), [3, 1, 2]);
-        assert_eq!((all.is_empty(), arena.take_handed().is_empty()), (false, true));
+        assert_eq!((all.is_empty(), arena.take_completed().is_empty()), (false, true));
         [3, 1, 3, 2, 1].into_iter().for_each(push);
-        assert!((1..=CHUNKS_MAX as usize).contains(&arena.take_handed().count()));
+        assert!((1..=CHUNKS_MAX as usize).contains(&arena.take_completed().count()));
         // The chunks are pushed again while the list is being read.
         [3, 1, 2].into_iter().for_each(push);
-        let mut all = arena.take_handed();
+        let mut all = arena.take_completed();
         assert_eq!(all.next().map(|place| place.chunk), Some(3));
         [1, 2, 1].into_iter().for_each(push);
         assert!(all.count() <= CHUNKS_MAX as usize);

@@ -495,7 +495,7 @@ mod tests {
                 for form in forms.into_iter().flatten() {
                     if chunk.room() < what.room::<false>() {
                         chunk.complete();
-                        arena.take_handed().for_each(|place| arena.read(&place, |_| ()));
+                        arena.take_completed().for_each(|place| arena.read(&place, |_| ()));
                         chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
                     }
                     let (start, room) = (chunk.at(), chunk.room());
@@ -532,7 +532,7 @@ mod tests {
                 assert_eq!(of(8).is_some(), track.is_counter);
             }
             chunk.complete();
-            assert!(arena.take_handed().count() > 0);
+            assert!(arena.take_completed().count() > 0);
             arena.retire();
         }
     }
@@ -697,7 +697,7 @@ mod tests {
                 let event = Event { name, site, flow, args: &argument, ..Event::new(Type::Begin, 1 << 12) };
                 if chunk.room() < event.room::<false>() {
                     chunk.complete();
-                    arena.take_handed().for_each(|place| arena.read(&place, |_| ()));
+                    arena.take_completed().for_each(|place| arena.read(&place, |_| ()));
                     chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
                 }
                 let (start, room) = (chunk.at(), chunk.room());

@@ -14,10 +14,10 @@
 //!
 //! # Threading
 //!
-//! A thread uses its writers while it is *pinned* ([`Pool::enter`]). The thread that serves a session (the socket
+//! A thread uses its writers while it is *pinned* ([`Pool::pin`]). The thread that serves a session (the socket
 //! thread, or the thread of a recording) uses a writer in two cases: after the session was closed, if the writer's
 //! thread is not pinned ([`Pool::reclaim`]); and after the writer's thread has ended, after pinning the slot itself
-//! ([`Pool::look_for_ended`]). [`presence`](super::presence) explains why two threads never use a writer at once. The
+//! ([`Pool::look_for_ended`]). [`pin`](super::pin) explains why two threads never use a writer at once. The
 //! writer's thread never waits for this. If a signal handler on a pinned thread writes an event, the thread is not
 //! pinned twice: this nested event is lost and counted.
 //!
@@ -49,7 +49,7 @@ use atrace_sys::{OnceRef, Result, fence};
 
 use super::early::EarlyLosses;
 use super::memory::{Arena, Loss};
-use super::presence::{Epoch, Found, Presence};
+use super::pin::{Epoch, Found, Pin};
 
 /// The maximum number of sessions of the service that this process can be in.
 pub(crate) const SERVICES: usize = 8;
@@ -220,7 +220,7 @@ impl Shared {
         }
         let session = self.sessions.get(open.trailing_zeros() as usize);
         if let Some(arena) = session.and_then(Session::arena) {
-            arena.count_lost(Loss::Inside, 1);
+            arena.count_lost(Loss::NotPinned, 1);
         }
     }
 
@@ -251,7 +251,7 @@ impl Shared {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Thread {
-    presence: Presence,
+    pin: Pin,
     /// The thread id of the slot's thread, if no destructor will report the end of that thread; otherwise 0. See
     /// [`Pool::look_for_ended`].
     unnoticed: AtomicU32,
@@ -262,7 +262,7 @@ struct WriterCell<W>(UnsafeCell<W>);
 
 // SAFETY: only the thread that has pinned the slot uses the cell: the writer's thread or, after that one has ended,
 // the thread in `look_for_ended`. `reclaim` uses it only when the session is closed and the slot is not pinned; see
-// `presence`.
+// `pin`.
 unsafe impl<W> Sync for WriterCell<W> {}
 
 /// The size of the part at the start of the mapping that is wiped in a child, in bytes: a multiple of every
@@ -366,7 +366,7 @@ impl<W: Plain + 'static> Pool<W> {
                 }
             } else {
                 thread.unnoticed.store(0, Ordering::Relaxed);
-                thread.presence.give_back();
+                thread.pin.free();
             }
         }
     }
@@ -375,14 +375,14 @@ impl<W: Plain + 'static> Pool<W> {
     /// it has been counted, unless the pool was not made.
     #[cfg_attr(small, inline(never))]
     #[cfg_attr(not(small), inline(always))]
-    pub(crate) fn enter(&self) -> Option<Inside<W>> {
+    pub(crate) fn pin(&self) -> Option<Guard<W>> {
         let layout = self.layout()?;
         let slot = own_slot();
-        let (slot, presence) = match layout.threads.get(slot) {
-            Some(Thread { presence, .. }) if presence.enter() == Found::Entered => (slot, presence),
-            _ => enter_first(&layout.shared, &layout.ever, &layout.threads)?,
+        let (slot, pin) = match layout.threads.get(slot) {
+            Some(Thread { pin, .. }) if pin.pin() == Found::Pinned => (slot, pin),
+            _ => pin_first(&layout.shared, &layout.ever, &layout.threads)?,
         };
-        Some(Inside { layout, slot, presence, _not_send: PhantomData })
+        Some(Guard { layout, slot, pin, _not_send: PhantomData })
     }
 
     /// Ends the calling thread's use of its slot. Calls `each` with each open session and the thread's writer for the
@@ -392,7 +392,7 @@ impl<W: Plain + 'static> Pool<W> {
         // The thread-local word may already be gone, so the slot is passed in. From now on the thread has none.
         with_slot(|slot| slot.store(0, Ordering::Relaxed));
         let Some(thread) = layout.threads.get(slot) else { return };
-        if thread.presence.enter() != Found::Entered {
+        if thread.pin.pin() != Found::Pinned {
             // A child has freed the slot, or the thread ended in the middle of an event.
             return;
         }
@@ -402,15 +402,15 @@ impl<W: Plain + 'static> Pool<W> {
     /// Gives back a slot that the caller has pinned: the caller's own slot, or the slot of a thread that has ended.
     #[inline(never)]
     fn end(layout: &'static Layout<W>, slot: usize, each: fn(&'static Session, &mut W)) {
-        let presence = &layout.threads[slot].presence;
-        let mut inside = Inside { layout, slot, presence, _not_send: PhantomData };
+        let pin = &layout.threads[slot].pin;
+        let mut guard = Guard { layout, slot, pin, _not_send: PhantomData };
         for (number, session) in layout.shared.sessions.iter().enumerate() {
             if Epoch::is_open(session.epoch.now()) {
-                each(session, inside.writer(number));
+                each(session, guard.writer(number));
             }
         }
-        std::mem::forget(inside);
-        presence.give_back();
+        std::mem::forget(guard);
+        pin.free();
     }
 
     /// Does the same as [`end_thread`](Self::end_thread) for threads that have ended although no destructor has
@@ -426,8 +426,8 @@ impl<W: Plain + 'static> Pool<W> {
             for (slot, thread) in layout.threads.iter().enumerate().take(threads) {
                 let number = thread.unnoticed.load(Ordering::Acquire);
                 let has_ended = number != 0 && !thread::is_there(number);
-                if has_ended && thread.presence.enter() == Found::Entered {
-                    // Pairs with the thread's last `leave`, whose store `enter` has read: what the thread wrote is
+                if has_ended && thread.pin.pin() == Found::Pinned {
+                    // Pairs with the thread's last `unpin`, whose store `pin` has read: what the thread wrote is
                     // visible from here on.
                     fence(Ordering::Acquire);
                     thread.unnoticed.store(0, Ordering::Relaxed);
@@ -448,7 +448,7 @@ impl<W: Plain + 'static> Pool<W> {
         let threads = layout.shared.threads.load(Ordering::Acquire) as usize;
         let mut is_done = true;
         for (thread, writer) in layout.threads.iter().zip(&layout.writers[session]).take(threads) {
-            if thread.presence.is_inside() {
+            if thread.pin.is_pinned() {
                 is_done = false;
                 continue;
             }
@@ -460,38 +460,38 @@ impl<W: Plain + 'static> Pool<W> {
     }
 }
 
-/// Takes a slot for the calling thread and pins the thread: the slow path of [`Pool::enter`]. Returns the
+/// Takes a slot for the calling thread and pins the thread: the slow path of [`Pool::pin`]. Returns the
 /// slot, or `None` if the thread is already pinned or no slot is free; the event then counts as lost.
 ///
 /// A signal handler may run between any two steps and call this function, too. The slot that is stored first becomes
 /// the thread's slot.
 #[cold]
 #[inline(never)]
-fn enter_first<'a>(
+fn pin_first<'a>(
     shared: &Shared,
     ever: &AtomicU32,
     threads: &'a [Thread; THREADS],
-) -> Option<(usize, &'a Presence)> {
+) -> Option<(usize, &'a Pin)> {
     let _errno = ErrnoGuard::new();
     let before = with_slot(|slot| slot.load(Ordering::Relaxed));
-    let is_inside = threads.get(own_slot()).is_some_and(|thread| thread.presence.is_inside());
-    let taken = if is_inside { None } else { threads.iter().position(|thread| thread.presence.claim()) };
-    let entered = taken.and_then(|slot| enter_slot(shared, ever, threads, slot, before));
-    if entered.is_none() {
+    let is_pinned = threads.get(own_slot()).is_some_and(|thread| thread.pin.is_pinned());
+    let taken = if is_pinned { None } else { threads.iter().position(|thread| thread.pin.claim()) };
+    let pinned = taken.and_then(|slot| pin_slot(shared, ever, threads, slot, before));
+    if pinned.is_none() {
         shared.lose();
     }
-    entered
+    pinned
 }
 
 /// Gives the calling thread the slot that it has taken, unless the thread's present slot is no longer `before`, because
 /// a signal handler has given it another one. Then pins the thread.
-fn enter_slot<'a>(
+fn pin_slot<'a>(
     shared: &Shared,
     ever: &AtomicU32,
     threads: &'a [Thread; THREADS],
     slot: usize,
     before: u32,
-) -> Option<(usize, &'a Presence)> {
+) -> Option<(usize, &'a Pin)> {
     // The bounds are raised before the slot is used.
     let number = slot as u32 + 1;
     ever.fetch_max(number, Ordering::AcqRel);
@@ -505,22 +505,22 @@ fn enter_slot<'a>(
             threads[slot].unnoticed.store(number, Ordering::Release);
         }
     } else {
-        threads[slot].presence.give_back();
+        threads[slot].pin.free();
     }
     let slot = own_slot();
-    let presence = &threads.get(slot)?.presence;
-    (presence.enter() == Found::Entered).then_some((slot, presence))
+    let pin = &threads.get(slot)?.pin;
+    (pin.pin() == Found::Pinned).then_some((slot, pin))
 }
 
 /// A pinned thread. Until this value is dropped, only this thread may use its slot's writers.
-pub(crate) struct Inside<W: Plain + 'static> {
+pub(crate) struct Guard<W: Plain + 'static> {
     layout: &'static Layout<W>,
     slot: usize,
-    presence: &'static Presence,
+    pin: &'static Pin,
     _not_send: PhantomData<*const ()>,
 }
 
-impl<W: Plain + 'static> Inside<W> {
+impl<W: Plain + 'static> Guard<W> {
     /// Returns the state that the events of all threads read.
     #[inline(always)]
     pub(crate) const fn shared(&self) -> &'static Shared {
@@ -544,10 +544,10 @@ impl<W: Plain + 'static> Inside<W> {
     }
 }
 
-impl<W: Plain + 'static> Drop for Inside<W> {
+impl<W: Plain + 'static> Drop for Guard<W> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.presence.leave();
+        self.pin.unpin();
     }
 }
 
@@ -575,7 +575,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "maps 18 MiB")]
     fn threads_have_places_of_their_own_and_give_them_back() {
-        assert!(POOL.enter().is_none());
+        assert!(POOL.pin().is_none());
         let shared = POOL.make(&(at_end as fn(usize))).unwrap();
         let epoch = &shared.sessions[3].epoch;
         for round in 1..=3 {
@@ -583,9 +583,9 @@ mod tests {
             std::thread::scope(|scope| {
                 let work = || {
                     for _ in 0..1000 {
-                        let mut inside = POOL.enter().unwrap();
-                        assert!(POOL.enter().is_none());
-                        inside.writer(3).0 += 1;
+                        let mut guard = POOL.pin().unwrap();
+                        assert!(POOL.pin().is_none());
+                        guard.writer(3).0 += 1;
                     }
                 };
                 let threads = [(); 8].map(|()| scope.spawn(work));
@@ -605,22 +605,22 @@ mod tests {
 
         // A child has no session. A thread that forked in the middle of an event continues it; the slots of other
         // threads are free.
-        let inside = POOL.enter();
+        let guard = POOL.pin();
         let other = POOL.layout().map(|layout| {
             layout.ever.fetch_max(8, Ordering::AcqRel);
-            &layout.threads[7].presence
+            &layout.threads[7].pin
         });
-        assert!(other.is_some_and(Presence::claim));
-        let mut inside = inside;
+        assert!(other.is_some_and(Pin::claim));
+        let mut guard = guard;
         assert!(holds_in_child(|| {
             let is_wiped = POOL.shared().is_some_and(|shared| shared.threads.load(Ordering::Relaxed) == 0);
             POOL.renew();
-            let is_free = other.is_some_and(Presence::claim);
-            let is_inside = POOL.enter().is_none();
-            drop(inside.take());
-            is_wiped && is_free && is_inside && POOL.enter().is_some()
+            let is_free = other.is_some_and(Pin::claim);
+            let is_pinned = POOL.pin().is_none();
+            drop(guard.take());
+            is_wiped && is_free && is_pinned && POOL.pin().is_some()
         }));
-        drop(inside);
+        drop(guard);
 
         // A thread that forked just before it was pinned keeps its slot, and the thread that closes a session finds
         // this slot.
@@ -647,10 +647,10 @@ mod tests {
             scope.spawn(|| {
                 run_on_one(false);
                 while !is_over.load(Ordering::Relaxed) {
-                    layout.threads[slot.load(Ordering::Relaxed)].presence.give_back();
+                    layout.threads[slot.load(Ordering::Relaxed)].pin.free();
                 }
             });
-            while POOL.enter().is_some() {
+            while POOL.pin().is_some() {
                 slot.store(own_slot(), Ordering::Relaxed);
             }
             is_over.store(true, Ordering::Relaxed);
@@ -673,7 +673,7 @@ mod tests {
         shared.lose();
         assert_eq!(memory.lost(Loss::Early), 1);
         shared.early.lose(0);
-        assert_eq!((memory.lost(Loss::Early), memory.lost(Loss::Inside)), (2, 0));
+        assert_eq!((memory.lost(Loss::Early), memory.lost(Loss::NotPinned)), (2, 0));
         // If the service does not accept this memory, the next one has the count.
         shared.early.take_back(arena);
         assert_eq!((memory.lost(Loss::Early), shared.early.has_untold()), (0, true));

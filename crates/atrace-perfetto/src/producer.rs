@@ -40,7 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::clock;
 use crate::memory::Arena;
-use crate::pool::{ASK, COMPARE, Inside, PRESUMED, Session, Shared};
+use crate::pool::{ASK, COMPARE, Guard, PRESUMED, Session, Shared};
 use crate::socket;
 use atrace_sys::fork::{generation, wipes};
 use atrace_sys::process::{self, Undisturbed};
@@ -380,14 +380,14 @@ fn report_connection_state(state: ConnectionState) {
 /// memory.
 #[inline(never)]
 pub fn write(event: &Event<'_>) -> Option<Written> {
-    let mut inside = POOL.enter()?;
-    let (mut shared, mut thread) = (inside.shared(), inside.thread());
+    let mut guard = POOL.pin()?;
+    let (mut shared, mut thread) = (guard.shared(), guard.thread());
     let mut open = shared.open.load(Ordering::Acquire);
     let now = clock::now(); // Before the wait.
     let mut lost = None;
     // `write_several` may have found a session that was closed since, because the connection was lost.
     if shared.is_early(open) && event.sessions & !open != 0 {
-        drop(inside);
+        drop(guard);
         open = wait_for_sessions(shared);
         if shared.is_early(open) {
             let begun = || shared.begun.load(Ordering::Relaxed);
@@ -396,15 +396,15 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
         if open & !PRESUMED == 0 {
             return lost;
         }
-        inside = POOL.enter()?;
-        (shared, thread) = (inside.shared(), inside.thread());
+        guard = POOL.pin()?;
+        (shared, thread) = (guard.shared(), guard.thread());
     }
     let (mut begun, mut is_written) = (0, false);
     for number in bits(open & !PRESUMED & event.sessions) {
         let session = shared.sessions.get(number)?;
         let Some(epoch) = wanted(session, event) else { continue };
         let slot = WriterSlot { session, epoch, number, thread };
-        let writer = inside.writer(number);
+        let writer = guard.writer(number);
         is_written |= !cfg!(small) && writer.event_fast::<false, false>(epoch, event, now)
             || writer.event(&slot, event, now);
         begun = begun.max(behind(session));
@@ -459,8 +459,8 @@ pub fn write_as<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F:
         || if F::IS_FOR_SEVERAL { write_several::<F>(key, tags, text, more) } else { write(&again()) };
     let Some(event) = F::usual(key, tags, text, more) else { return otherwise() };
     if F::IS_LONG {
-        let mut inside = POOL.enter()?;
-        if let Some((writer, slot)) = sole(&mut inside, &event) {
+        let mut guard = POOL.pin()?;
+        if let Some((writer, slot)) = sole(&mut guard, &event) {
             // Not `write_fast`: a long event often needs a new chunk.
             let now = clock::now();
             let is_written = writer.event_fast::<false, true>(slot.epoch, &event, now)
@@ -469,7 +469,7 @@ pub fn write_as<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F:
                 || writer.event(&{ slot }, &again(), now);
             return is_written.then_some(Written::ByPerfetto { begun: 0 });
         }
-        drop(inside);
+        drop(guard);
         return otherwise();
     }
     if F::IS_SHORT { write_fast::<true>(event, otherwise) } else { write_fast::<false>(event, otherwise) }
@@ -498,9 +498,9 @@ fn write_fast<const IS_SHORT: bool>(
     event: Event<'_>,
     otherwise: impl FnOnce() -> Option<Written>,
 ) -> Option<Written> {
-    let mut inside = POOL.enter()?;
+    let mut guard = POOL.pin()?;
     if !cfg!(small)
-        && let Some((writer, slot)) = sole(&mut inside, &event)
+        && let Some((writer, slot)) = sole(&mut guard, &event)
     {
         let now = if event.time == 0 { clock::now() } else { event.time };
         if (event.time == 0 || writer.is_before(now) && now <= clock::now())
@@ -511,7 +511,7 @@ fn write_fast<const IS_SHORT: bool>(
             return Some(Written::ByPerfetto { begun: if is_counted { behind(slot.session) } else { 0 } });
         }
     }
-    drop(inside);
+    drop(guard);
     otherwise()
 }
 
@@ -521,8 +521,8 @@ fn write_fast<const IS_SHORT: bool>(
 /// With this function the caller needs no loop over sessions. In such a loop the compiler would compute the loop
 /// invariants in advance and spill them to the stack.
 #[inline(always)]
-fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<(&'a mut Writer, WriterSlot)> {
-    let (shared, thread) = (inside.shared(), inside.thread());
+fn sole<'a>(guard: &'a mut Guard<Writer>, event: &Event<'_>) -> Option<(&'a mut Writer, WriterSlot)> {
+    let (shared, thread) = (guard.shared(), guard.thread());
     let open = shared.open.load(Ordering::Acquire);
     if open & open.wrapping_sub(1) != 0 {
         return None; // Several sessions, or one and `PRESUMED`.
@@ -531,7 +531,7 @@ fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<(&'a mu
     let number = open.trailing_zeros() as usize;
     let session = shared.sessions.get(number)?;
     let epoch = wanted(session, event)?;
-    Some((inside.writer(number), WriterSlot { session, epoch, number, thread }))
+    Some((guard.writer(number), WriterSlot { session, epoch, number, thread }))
 }
 
 /// Writes an event of a form for several sessions. Each writer that can write the event at once does so, by code that
@@ -543,8 +543,8 @@ fn write_several<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F
     }
     let again = || F::event(key, tags, text, more);
     let Some(event) = F::usual(key, tags, text, more) else { return write(&again()) };
-    let mut inside = POOL.enter()?;
-    let shared = inside.shared();
+    let mut guard = POOL.pin()?;
+    let shared = guard.shared();
     let open = shared.open.load(Ordering::Acquire);
     let now = clock::now();
     // No session, or `PRESUMED`, which is the sign.
@@ -553,7 +553,7 @@ fn write_several<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F
     for number in bits(open) {
         let session = shared.sessions.get(number)?;
         let Some(epoch) = wanted(session, &event) else { continue };
-        let writer = inside.writer(number);
+        let writer = guard.writer(number);
         let is_fast = if F::IS_SHORT {
             writer.event_fast::<true, true>(epoch, &event, now)
         } else {
@@ -562,7 +562,7 @@ fn write_several<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F
         is_written |= is_fast;
         rest |= u32::from(!is_fast) << number;
     }
-    drop(inside);
+    drop(guard);
     is_written |= rest != 0 && write(&Event { sessions: rest, ..again() }).is_some();
     is_written.then_some(Written::ByPerfetto { begun: 0 })
 }
@@ -708,7 +708,7 @@ mod tests {
             shared.close(session);
             assert!(POOL.reclaim(session, Writer::finish));
             let mut ends = 0;
-            for chunk in arena.take_handed() {
+            for chunk in arena.take_completed() {
                 arena.read(&chunk, |Part { bytes, .. }| {
                     let kind = Reader::first(bytes, 11).and_then(|event| Reader::first(event.bytes(), 9));
                     ends += u32::from(kind.is_some_and(|kind| kind.number() == 2));
@@ -746,7 +746,7 @@ mod tests {
         shared.close(0);
         assert!(POOL.reclaim(0, Writer::finish));
         let (mut last, mut times) = (0, Vec::new());
-        for chunk in arena.take_handed() {
+        for chunk in arena.take_completed() {
             arena.read(&chunk, |Part { bytes, .. }| {
                 let number = |field| Reader::first(bytes, field).map_or(0, Value::number);
                 // A time of its own (of the clock in field 58), or the time since the last packet of the sequence's
@@ -784,7 +784,7 @@ mod tests {
                 assert_eq!((is_written, lost()), (true, 0), "{len}");
                 shared.close(0);
                 assert!(POOL.reclaim(0, Writer::finish));
-                arena.take_handed().for_each(|chunk| arena.read(&chunk, |_| ()));
+                arena.take_completed().for_each(|chunk| arena.read(&chunk, |_| ()));
             }
         };
         let named = std::thread::Builder::new().name("a thread's long name ".repeat(4));
@@ -884,7 +884,7 @@ mod tests {
             shared.close(number);
             assert!(POOL.reclaim(number, Writer::finish));
             let mut events = Vec::new();
-            for chunk in arena.take_handed() {
+            for chunk in arena.take_completed() {
                 arena.read(&chunk, |Part { bytes, .. }| {
                     let event = Reader::first(bytes, 11).map(Value::bytes);
                     let fields =
@@ -966,7 +966,7 @@ mod tests {
         shared.close(0);
         assert!(POOL.reclaim(0, Writer::finish));
         let mut found = Vec::new();
-        for chunk in arena.take_handed() {
+        for chunk in arena.take_completed() {
             arena.read(&chunk, |Part { bytes, .. }| found.push(bytes.to_vec()));
         }
         arena.retire();

@@ -278,7 +278,7 @@ impl Writer {
     /// Returns whether there were any packets.
     fn write(&mut self) -> io::Result<bool> {
         let (arena, mut is_any, mut result) = (self.arena, false, Ok(()));
-        for place in arena.take_handed() {
+        for place in arena.take_completed() {
             arena.read(&place, |part| {
                 is_any = true;
                 self.add(part, &mut result);

@@ -27,15 +27,15 @@
 //! # Threading
 //!
 //! A writer is used by its thread while the thread is pinned, and by the thread that serves the session after the
-//! session was closed or the writer's thread has ended; see `presence.rs`. A writer itself has no atomics or locks.
+//! session was closed or the writer's thread has ended; see `pin.rs`. A writer itself has no atomics or locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::abi::Layout;
 use crate::memory::{Arena, Chunk, Loss};
+use crate::pin::Epoch;
 use crate::pool::{Pool, Session, writer_number};
-use crate::presence::Epoch;
 use atrace_sys::memory::Plain;
 use atrace_sys::{process, thread};
 
@@ -666,7 +666,7 @@ mod tests {
         for number in 0..20_000 {
             let event = Event { name: Some("name"), ..Event::new(Type::Instant, 1) };
             assert!(writer.event(&slot, &event, 1_000_000_000 - number));
-            for chunk in arena.take_handed() {
+            for chunk in arena.take_completed() {
                 arena.read(&chunk, |Part { bytes: packet, .. }| {
                     let of = |field| Reader::first(packet, field).map_or(0, Value::number);
                     let is_state = of(58) != 0;
@@ -706,7 +706,7 @@ mod tests {
                     assert!(room < event.room::<false>(), "{room} bytes of chunk {chunks} were left");
                     full += 1;
                 }
-                drop(arena.take_handed());
+                drop(arena.take_completed());
             }
             assert!(full > 2, "{full}");
             writer.complete();
@@ -736,7 +736,7 @@ mod tests {
         }
         writer.complete();
         let (mut counters, mut times, mut packet) = (Vec::new(), Vec::new(), Vec::new());
-        for chunk in arena.take_handed() {
+        for chunk in arena.take_completed() {
             arena.read(&chunk, |Part { bytes, flags, .. }| {
                 packet.extend_from_slice(bytes);
                 if flags & GOES_ON != 0 {
@@ -780,7 +780,7 @@ mod tests {
         assert_eq!((writer.depth, session.epoch.first() == session.epoch.now()), (4, false));
         writer.finish(session.epoch.first());
         let mut states = 0;
-        for chunk in arena.take_handed() {
+        for chunk in arena.take_completed() {
             arena.read(&chunk, |Part { bytes: packet, .. }| {
                 states += u32::from(Reader::first(packet, 13).is_some_and(|flags| flags.number() & 1 != 0));
             });

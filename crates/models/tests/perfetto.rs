@@ -1,5 +1,5 @@
 //! Model of Perfetto's backend: which thread may write into a chunk, and how a chunk gets to the service and back.
-//! The files are presence.rs, handed.rs and abi.rs in crates/atrace-perfetto/src.
+//! The files are pin.rs, completed.rs and abi.rs in crates/atrace-perfetto/src.
 
 #![allow(unsafe_code, reason = "what only one thread may touch is what the models are about")]
 
@@ -10,11 +10,11 @@ use common::{leak, model};
 #[path = "../../atrace-perfetto/src/abi.rs"]
 mod abi;
 #[allow(unreachable_pub, reason = "public in its library")]
-#[path = "../../atrace-perfetto/src/handed.rs"]
-mod handed;
+#[path = "../../atrace-perfetto/src/completed.rs"]
+mod completed;
 #[allow(unreachable_pub, reason = "public in its library")]
-#[path = "../../atrace-perfetto/src/presence.rs"]
-mod presence;
+#[path = "../../atrace-perfetto/src/pin.rs"]
+mod pin;
 
 mod sync {
     pub(crate) use super::common::sync::atomic;
@@ -33,13 +33,13 @@ mod sync {
 
 use loom::cell::UnsafeCell;
 use loom::thread;
-use presence::{Epoch, Found, Presence};
+use pin::{Epoch, Found, Pin};
 use sync::atomic::{AtomicU32, Ordering};
 
 /// A thread slot, a session slot, and the writer of this pair. The writer consists of the number of the session for
 /// which it wrote last, and the number of its events.
 struct Place {
-    presence: Presence,
+    pin: Pin,
     epoch: Epoch,
     writer: UnsafeCell<(u32, u32)>,
 }
@@ -47,11 +47,11 @@ struct Place {
 impl Place {
     fn new() -> &'static Self {
         let place = Self {
-            presence: Presence(AtomicU32::new(0)),
+            pin: Pin(AtomicU32::new(0)),
             epoch: Epoch(AtomicU32::new(0), AtomicU32::new(0)),
             writer: UnsafeCell::new((0, 0)),
         };
-        assert!(place.presence.claim());
+        assert!(place.pin.claim());
         place.epoch.open(0);
         leak(place)
     }
@@ -59,7 +59,7 @@ impl Place {
     /// Writes an event. Returns the number of the session for which it was written, or `None` if it was not
     /// written.
     fn write(&self) -> Option<u32> {
-        assert_eq!(self.presence.enter(), Found::Entered);
+        assert_eq!(self.pin.pin(), Found::Pinned);
         let epoch = self.epoch.now();
         let is_open = Epoch::is_open(epoch);
         if is_open {
@@ -72,7 +72,7 @@ impl Place {
                 writer.1 += 1;
             });
         }
-        self.presence.leave();
+        self.pin.unpin();
         is_open.then_some(epoch)
     }
 
@@ -80,7 +80,7 @@ impl Place {
     /// thread is pinned.
     fn reclaim(&self) -> Option<(u32, u32)> {
         // SAFETY: as above.
-        (!self.presence.is_inside())
+        (!self.pin.is_pinned())
             .then(|| self.writer.with_mut(|writer| std::mem::take(unsafe { &mut *writer })))
     }
 }
@@ -127,11 +127,11 @@ fn a_place_that_was_given_back_is_seen_as_it_was_left() {
         let place = Place::new();
         let first = thread::spawn(move || {
             let written = place.write();
-            assert_eq!(place.presence.enter(), Found::Entered);
-            place.presence.give_back();
+            assert_eq!(place.pin.pin(), Found::Pinned);
+            place.pin.free();
             written
         });
-        let second = thread::spawn(move || place.presence.claim().then(|| place.write()));
+        let second = thread::spawn(move || place.pin.claim().then(|| place.write()));
         place.epoch.close();
         let taken = place.reclaim();
         let written = usize::from(first.join().unwrap().is_some())
@@ -150,10 +150,10 @@ fn a_session_whose_state_is_cleared_is_the_same_session() {
         let clears: &'static AtomicU32 = leak(AtomicU32::new(0));
         let thread = thread::spawn(move || {
             let look = |_| {
-                assert_eq!(place.presence.enter(), Found::Entered);
+                assert_eq!(place.pin.pin(), Found::Pinned);
                 let epoch = place.epoch.now();
                 let seen = (epoch, place.epoch.first(), clears.load(Ordering::Relaxed));
-                place.presence.leave();
+                place.pin.unpin();
                 Epoch::is_open(epoch).then_some(seen)
             };
             (0..2).filter_map(look).collect::<Vec<_>>()
@@ -174,7 +174,7 @@ fn a_session_whose_state_is_cleared_is_the_same_session() {
 /// frees the chunks.
 struct Page {
     header: AtomicU32,
-    handed: handed::Handed,
+    completed: completed::CompletedStack,
     next: [AtomicU32; 14],
     bytes: [UnsafeCell<u32>; 14],
 }
@@ -183,7 +183,7 @@ impl Page {
     fn new() -> &'static Self {
         leak(Self {
             header: AtomicU32::new(0),
-            handed: handed::Handed(AtomicU32::new(0)),
+            completed: completed::CompletedStack(AtomicU32::new(0)),
             next: std::array::from_fn(|_| AtomicU32::new(0)),
             bytes: std::array::from_fn(|_| UnsafeCell::new(0)),
         })
@@ -194,18 +194,18 @@ impl Page {
         // SAFETY: exclusive access is the claim under test.
         self.bytes[chunk as usize].with_mut(|bytes| unsafe { *bytes = value });
         abi::complete(&self.header, chunk);
-        self.handed.push(chunk, &self.next[chunk as usize]);
+        self.completed.push(chunk, &self.next[chunk as usize]);
     }
 
     fn consume(&self) -> Vec<u32> {
-        let mut next = self.handed.take(14, |chunk| self.next.get(chunk as usize));
+        let mut next = self.completed.take(14, |chunk| self.next.get(chunk as usize));
         let chunks = std::iter::from_fn(|| {
             let chunk = next.checked_sub(1)?;
             next = self.next[chunk as usize].load(Ordering::Relaxed);
             Some(chunk)
         });
         let read = |chunk: u32| {
-            assert!(abi::begin_reading(&self.header, chunk), "a chunk was handed over that is not complete");
+            assert!(abi::begin_reading(&self.header, chunk), "a chunk was taken that is not complete");
             // SAFETY: as above.
             let value = self.bytes[chunk as usize].with_mut(|bytes| std::mem::take(unsafe { &mut *bytes }));
             abi::free(&self.header, chunk);
@@ -216,7 +216,7 @@ impl Page {
 }
 
 #[test]
-fn chunks_are_handed_over_whole_once_and_in_order() {
+fn chunks_are_taken_whole_once_and_in_order() {
     model(2, || {
         let page = Page::new();
         let producers = [10, 20].map(|value| {

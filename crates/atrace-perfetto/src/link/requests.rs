@@ -319,7 +319,7 @@ impl Link {
         if self.rest.is_none()
             && let Some(arena) = self.arena
         {
-            is_any |= self.commit_list(arena.take_handed(), all)?;
+            is_any |= self.commit_list(arena.take_completed(), all)?;
         }
         Ok(is_any)
     }
@@ -375,7 +375,7 @@ impl Link {
     pub(super) fn send_open(&mut self) -> Result<(), ConnectionState> {
         let Some(arena) = self.arena.filter(|_| self.terms.sends_bytes) else { return Ok(()) };
         for (open, _) in arena.open_chunks() {
-            arena.take_handed().try_for_each(|place| self.send_completed(place))?;
+            arena.take_completed().try_for_each(|place| self.send_completed(place))?;
             let mut bytes = [0; abi::PAGE];
             if let Some(chunk) = arena.copy_finished(&open, &mut bytes) {
                 self.send_chunk(open.place, chunk, true)?;

@@ -266,7 +266,7 @@ mod tests {
             }
             assert_eq!((found.len(), of), (1, tags));
             chunk.complete();
-            arena.take_handed().for_each(|place| arena.read(&place, |_| ()));
+            arena.take_completed().for_each(|place| arena.read(&place, |_| ()));
         }
         arena.retire();
     }

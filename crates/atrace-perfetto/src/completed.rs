@@ -15,9 +15,9 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// The head of the stack: the index of the chunk that was pushed last, plus one; or 0 if the list is empty.
 #[derive(Debug, Default)]
-pub(crate) struct Handed(pub(crate) AtomicU32);
+pub(crate) struct CompletedStack(pub(crate) AtomicU32);
 
-impl Handed {
+impl CompletedStack {
     /// Pushes the chunk with this index. `next` is the word that links this chunk to the next chunk.
     pub(crate) fn push(&self, index: u32, next: &AtomicU32) {
         let mut last = self.0.load(Ordering::Relaxed);

@@ -10,7 +10,7 @@
 //!
 //! # The protocol
 //!
-//! A thread is *pinned* ([`Presence`]) while it writes an event, as in crossbeam-epoch. A session is open while its
+//! A thread is *pinned* ([`Pin`]) while it writes an event, as in crossbeam-epoch. A session is open while its
 //! [`Epoch`] is odd. A thread writes for a session only if it is pinned and has seen the odd epoch after it was pinned.
 //! The socket thread first makes the epoch even, and then takes the chunk of each thread that is not pinned. If a
 //! thread is pinned, the socket thread checks again later. This protocol never makes the writer's thread wait.
@@ -25,11 +25,11 @@
 //!
 //! # Other orders
 //!
-//! - [`Presence::leave`] is a release and [`Presence::is_inside`] an acquire: the socket thread sees all data that
+//! - [`Pin::unpin`] is a release and [`Pin::is_pinned`] an acquire: the socket thread sees all data that
 //!   the writer's thread has written.
 //! - [`Epoch::open`] is a release and [`Epoch::now`] an acquire: a thread that sees the epoch sees the session's
 //!   other words.
-//! - A signal handler whose thread is pinned must not write. [`Presence::enter`] returns [`Found::Nested`] to
+//! - A signal handler whose thread is pinned must not write. [`Pin::pin`] returns [`Found::Nested`] to
 //!   it.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -41,13 +41,13 @@ const PINNED: u32 = 2;
 
 /// The state of a thread slot: free (0), taken, or taken and pinned.
 #[derive(Debug, Default)]
-pub(crate) struct Presence(pub(crate) AtomicU32);
+pub(crate) struct Pin(pub(crate) AtomicU32);
 
-/// The result of [`Presence::enter`].
+/// The result of [`Pin::pin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// The thread is pinned now.
-    Entered,
+    Pinned,
     /// The thread was already pinned: the caller is a signal handler in the middle of an event, or the thread has left
     /// an event by `longjmp`.
     Nested,
@@ -56,7 +56,7 @@ pub(crate) enum Found {
     Lost,
 }
 
-impl Presence {
+impl Pin {
     /// Takes the slot. Returns false if the slot is not free.
     pub(crate) fn claim(&self) -> bool {
         self.0.load(Ordering::Relaxed) == FREE
@@ -65,12 +65,12 @@ impl Presence {
 
     /// Pins the thread.
     #[inline(always)]
-    pub(crate) fn enter(&self) -> Found {
+    pub(crate) fn pin(&self) -> Found {
         match self.0.load(Ordering::Relaxed) {
             TAKEN => {
                 self.0.store(PINNED, Ordering::Relaxed);
                 light_fence();
-                Found::Entered
+                Found::Pinned
             }
             PINNED => Found::Nested,
             _ => Found::Lost,
@@ -79,20 +79,20 @@ impl Presence {
 
     /// Unpins the thread.
     #[inline(always)]
-    pub(crate) fn leave(&self) {
+    pub(crate) fn unpin(&self) {
         self.0.store(TAKEN, Ordering::Release);
     }
 
     /// Frees the slot. The caller must have pinned or just claimed the slot, or the slot's thread must no longer exist.
     #[inline]
-    pub(crate) fn give_back(&self) {
+    pub(crate) fn free(&self) {
         self.0.store(FREE, Ordering::Release);
     }
 
     /// Returns whether the thread is pinned. If it is not pinned, all data that it wrote is visible to
     /// the caller.
     #[inline]
-    pub(crate) fn is_inside(&self) -> bool {
+    pub(crate) fn is_pinned(&self) -> bool {
         self.0.load(Ordering::Acquire) == PINNED
     }
 }
