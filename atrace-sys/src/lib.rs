@@ -15,7 +15,7 @@
 //!   descriptors;
 //! - [`timer`]: the processor's counter, and the processor time of a thread and of the process; `usage`: the resources
 //!   that another process uses;
-//! - `errand`: privilege separation: a child process works with the rights of another user;
+//! - `privsep`: privilege separation: a child process works with the rights of another user;
 //! - `probe`: opens files whose paths an untrusted process has chosen;
 //! - [`state`]: publishes the state of a process's tracing for other processes;
 //! - `socket`: a connection to a service that can carry descriptors;
@@ -24,8 +24,8 @@
 //! - [`panics`], [`text`]: formatting that may panic; copying and cutting texts without an allocation;
 //! - [`AtomicRef`], [`OnceRef`]: atomic `&'static` references.
 //!
-//! On other systems, opening anything fails, and the modules `clock`, `errand`, `fence`, `memory`, `probe`, `socket` and
-//! `usage` do not exist.
+//! On other systems, opening anything fails, and the modules `clock`, `fence`, `memory`, `privsep`, `probe`, `socket`
+//! and `usage` do not exist.
 //!
 //! # Features
 //!
@@ -49,8 +49,6 @@ mod c_text;
 pub mod clock;
 pub mod cutils;
 #[cfg(not(no_tracing))]
-pub mod errand;
-#[cfg(not(no_tracing))]
 pub mod fence;
 pub mod fork;
 pub mod futex;
@@ -61,6 +59,8 @@ pub mod marker;
 pub mod memory;
 pub mod ndk;
 pub mod panics;
+#[cfg(not(no_tracing))]
+pub mod privsep;
 #[cfg(not(no_tracing))]
 pub mod probe;
 pub mod process;

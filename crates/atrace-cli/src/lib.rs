@@ -22,8 +22,8 @@
 mod command;
 pub mod consumer;
 pub mod doctor;
-mod errands;
 pub mod escape;
+mod privsep;
 mod process;
 pub mod service;
 pub mod tracefs;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use atrace_sys::errand::{PATIENCE, User};
+use atrace_sys::privsep::{PATIENCE, User};
 
 use crate::doctor::{Report, examine, examine_program, examine_within, user};
 use crate::escape::shown;

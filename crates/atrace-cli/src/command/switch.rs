@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::time::Instant;
 
 use atrace_perfetto::socket;
-use atrace_sys::errand::PATIENCE;
+use atrace_sys::privsep::PATIENCE;
 use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 

@@ -30,14 +30,14 @@
 //!
 //! # Format
 //!
-//! An answer is a list of words (`atrace_sys::errand::Words`): one word `name NUL value` for each fact, and the word
+//! An answer is a list of parts (`atrace_sys::privsep::Answer`): one part `name NUL value` for each fact, and the part
 //! `end` after the last.
 //!
 //! # The published state
 //!
 //! The state that a process publishes consists of lines of a key and a value ([`Published`]).
 
-use atrace_sys::errand::{Words, parse};
+use atrace_sys::privsep::{Answer, parse};
 
 /// All facts about a process that were collected from the process, its user and its files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,16 +80,16 @@ impl Facts {
 
     /// Encodes the facts.
     pub(super) fn bytes(&self) -> Vec<u8> {
-        let mut words = Words::default();
-        self.0.iter().for_each(|(name, value)| _ = words.add([name, &b"\0"[..], value].concat()));
-        words.add("end");
-        words.bytes()
+        let mut answer = Answer::default();
+        self.0.iter().for_each(|(name, value)| _ = answer.add([name, &b"\0"[..], value].concat()));
+        answer.add("end");
+        answer.bytes()
     }
 
     /// Decodes the facts. Returns `None` if the bytes are not a valid answer.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let words = parse(bytes)?;
-        let [facts @ .., b"end"] = &words[..] else { return None };
+        let parts = parse(bytes)?;
+        let [facts @ .., b"end"] = &parts[..] else { return None };
         let fact = |word: &&[u8]| {
             let (name, value) = word.split_at_checked(word.iter().position(|&byte| byte == 0)?)?;
             Some((name.to_vec(), value.get(1..)?.to_vec()))

@@ -1,6 +1,6 @@
 //! Collects the facts about a process with the rights of its user, and changes nothing of another process.
 //!
-//! If the caller is root (not on Android), an [`Errand`] collects the facts: a child process with the ids of the
+//! If the caller is root (not on Android), a [`Worker`] collects the facts: a child process with the ids of the
 //! process's user. If that user is root, too, the work is still done in a child process. Other callers, and a process
 //! that examines itself, collect the facts without a child process.
 //!
@@ -11,7 +11,7 @@
 //!
 //! Many processes publish the state of their connection to Perfetto's service. [`connection_states`] collects these
 //! states. For each user there is a child process with the user's ids (not on Android), which reads the states of the
-//! user's processes (`errands`); the lowest user ids come first. So a user with many processes, or with processes that
+//! user's processes (`privsep`); the lowest user ids come first. So a user with many processes, or with processes that
 //! block the reader, can't hide the processes of other users. The result lists the users that were not reached in time.
 //!
 //! The answer of a child process comes from a process of the examined user, and may be false. It is accepted only for
@@ -26,13 +26,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use atrace::control::{Control, Error};
-use atrace_sys::errand::{ANSWER_MAX, Errand, Failure, User, Words, parse};
+use atrace_sys::privsep::{ANSWER_MAX, Answer, Failure, User, Worker, parse};
 use atrace_sys::properties::{FLAGS, Properties};
 use atrace_sys::state::NAME;
 use atrace_sys::{probe, process};
 
 use super::facts::{Facts, Published as Lines};
-use crate::errands;
+use crate::privsep;
 use crate::process::{Process, Status};
 
 /// The maximum number of threads of a process that are examined.
@@ -78,8 +78,8 @@ pub(super) fn facts(pid: u32, status: &Status, left: &mut Duration) -> Result<Fa
         return Ok(of(pid, user.uid, &numbers));
     }
     let start = Instant::now();
-    let errand = Errand::start(user, *left, || of(pid, user.uid, &numbers).bytes());
-    let answer = errand.and_then(Errand::answer);
+    let worker = Worker::start(user, *left, || of(pid, user.uid, &numbers).bytes());
+    let answer = worker.and_then(Worker::answer);
     *left = left.saturating_sub(start.elapsed());
     let answer = answer?;
     Facts::parse(&answer).ok_or(Failure::Ended(0))
@@ -246,7 +246,7 @@ type Processes = Vec<(u32, String)>;
 /// Collects the states of the connections of these processes to Perfetto's service. `patience` returns the time limit
 /// for the processes of a user.
 ///
-/// Except on Android, this function forks: see `atrace_sys::errand`. Callers other than root get only the states of
+/// Except on Android, this function forks: see `atrace_sys::privsep`. Callers other than root get only the states of
 /// their own user's processes.
 pub fn connection_states(pids: &[u32], patience: impl Fn(u32) -> Duration) -> ConnectionStates {
     let mut states = ConnectionStates::default();
@@ -267,7 +267,7 @@ pub fn connection_states(pids: &[u32], patience: impl Fn(u32) -> Duration) -> Co
         }
         return states;
     }
-    errands::ask(
+    privsep::ask(
         &users,
         |(user, _)| (*user, patience(user.uid)),
         |(_, processes), left| answer_of(processes, left * 3 / 4),
@@ -283,15 +283,15 @@ pub fn connection_states(pids: &[u32], patience: impl Fn(u32) -> Duration) -> Co
 impl ConnectionStates {
     /// Adds the answer of a user's child process. A text about a process that the child was not asked about is ignored.
     fn take(&mut self, uid: u32, processes: &Processes, answer: &[u8]) {
-        let words = parse(answer).unwrap_or_default();
-        let Some((is_whole, words)) = words.split_first() else {
+        let parts = parse(answer).unwrap_or_default();
+        let Some((is_whole, parts)) = parts.split_first() else {
             self.missed.insert(uid, "their answer can't be parsed".to_owned());
             return;
         };
         if *is_whole != [1] {
             self.missed.insert(uid, "there are too many".to_owned());
         }
-        for (pid, text) in words.iter().filter_map(|word| word.split_first_chunk::<4>()) {
+        for (pid, text) in parts.iter().filter_map(|part| part.split_first_chunk::<4>()) {
             let pid = u32::from_le_bytes(*pid);
             if processes.iter().any(|(asked, _)| *asked == pid) {
                 self.known.insert(pid, String::from_utf8_lossy(text).into_owned());
@@ -312,15 +312,15 @@ fn answer_of(processes: &Processes, patience: Duration) -> Vec<u8> {
         }
         let Ok(Some(Published { text, is_parents: false, .. })) = page(*pid, numbers) else { continue };
         if let Some(said) = Lines::parse(&text).get("perfetto") {
-            let word = [&pid.to_le_bytes(), &said.as_bytes()[..said.len().min(TEXT_MAX)]].concat();
-            length += word.len() + 4;
-            found.push(word);
+            let part = [&pid.to_le_bytes(), &said.as_bytes()[..said.len().min(TEXT_MAX)]].concat();
+            length += part.len() + 4;
+            found.push(part);
         }
     }
-    let mut words = Words::default();
-    words.add([u8::from(is_whole)]);
-    found.into_iter().for_each(|word| _ = words.add(word));
-    words.bytes()
+    let mut answer = Answer::default();
+    answer.add([u8::from(is_whole)]);
+    found.into_iter().for_each(|part| _ = answer.add(part));
+    answer.bytes()
 }
 
 #[cfg(test)]
@@ -335,9 +335,9 @@ mod tests {
             states.take(1000, &processes, bytes);
             states
         };
-        let mut words = Words::default();
-        words.add([1]).add(b"\x07\0\0\0connected\xff").add(b"\x09\0\0\0forged").add(b"\x07\0");
-        let bytes = words.bytes();
+        let mut answer = Answer::default();
+        answer.add([1]).add(b"\x07\0\0\0connected\xff").add(b"\x09\0\0\0forged").add(b"\x07\0");
+        let bytes = answer.bytes();
         let ConnectionStates { known, missed } = take(&bytes);
         assert_eq!(known, BTreeMap::from([(7, "connected\u{fffd}".to_owned())]));
         assert!(missed.is_empty(), "{missed:?}");

@@ -19,7 +19,7 @@
 //! # Privilege separation
 //!
 //! Root does not trust the process of another user. A child process with the ids of that user examines the process, its
-//! files and its property store (`atrace_sys::errand`). The child has one second for its work, and answers with bytes,
+//! files and its property store (`atrace_sys::privsep`). The child has one second for its work, and answers with bytes,
 //! which are parsed with bounds checks. Of the files that the process names, only a marker on tracefs is opened for
 //! writing, and none is created. Texts are [escaped](crate::escape::shown), and the arguments of suggested commands are
 //! [quoted](crate::escape::quoted) for a shell.
@@ -41,8 +41,8 @@ mod sink;
 
 use std::time::Duration;
 
-use atrace_sys::errand::{PATIENCE, User};
 use atrace_sys::memory::has_memory_files;
+use atrace_sys::privsep::{PATIENCE, User};
 
 use self::facts::{Facts, Published};
 pub use self::look::{ConnectionStates, connection_states};
@@ -57,7 +57,7 @@ use crate::process::{Process, Status};
 /// The process is not disturbed. To test whether an event arrives, the calling process itself writes an instant to
 /// the same ring buffer, if it has the permission.
 ///
-/// As root, this function forks: see `atrace_sys::errand`.
+/// As root, this function forks: see `atrace_sys::privsep`.
 pub fn examine(pid: u32) -> Report {
     examine_as(pid, &mut PATIENCE.clone(), false)
 }

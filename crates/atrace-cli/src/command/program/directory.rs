@@ -28,8 +28,8 @@ use std::os::unix::prelude::*;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use atrace_sys::errand::{Errand, User, answers};
 use atrace_sys::fork::{Generation, generation};
+use atrace_sys::privsep::{User, Worker, answers};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
@@ -65,7 +65,7 @@ impl RunDirectory {
         let sweeps = [Some(User::present()), caller]
             .into_iter()
             .flatten()
-            .map(|owner| Errand::start(owner, SWEEP, || sweep_of(owner.uid)));
+            .map(|owner| Worker::start(owner, SWEEP, || sweep_of(owner.uid)));
         answers(sweeps.flatten().collect());
         let mut path;
         for _ in 0..100 {

@@ -1,10 +1,10 @@
 //! The patterns and tags that a property store enables, and how a child process encodes them in its answer.
 //!
-//! An answer is a list of words. It consists of `ok`, the tags (eight bytes, little-endian) and the patterns, or
+//! An answer is a list of parts. It consists of `ok`, the tags (eight bytes, little-endian) and the patterns, or
 //! of `fault` and an error message.
 
 use atrace::AtraceTag;
-use atrace_sys::errand::{Words, parse};
+use atrace_sys::privsep::{Answer, parse};
 
 /// The patterns and tags of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,27 +21,27 @@ impl Default for Content {
 
 impl Content {
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut words = Words::default();
-        words.add("ok").add(self.tags.bits().to_le_bytes());
+        let mut answer = Answer::default();
+        answer.add("ok").add(self.tags.bits().to_le_bytes());
         self.patterns.iter().for_each(|pattern| {
-            words.add(pattern);
+            answer.add(pattern);
         });
-        words.bytes()
+        answer.bytes()
     }
 
     /// Encodes an error.
     pub(crate) fn fault(text: &str) -> Vec<u8> {
-        let mut words = Words::default();
-        words.add("fault").add(&text.as_bytes()[..text.len().min(4096)]);
-        words.bytes()
+        let mut answer = Answer::default();
+        answer.add("fault").add(&text.as_bytes()[..text.len().min(4096)]);
+        answer.bytes()
     }
 
     /// Decodes an answer. The answer comes from another user, so it is untrusted.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let no_answer = || "its answer can't be parsed".to_owned();
-        let words = parse(bytes).ok_or_else(no_answer)?;
+        let parts = parse(bytes).ok_or_else(no_answer)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        match words.as_slice() {
+        match parts.as_slice() {
             [b"ok", tags, patterns @ ..] => {
                 let tags = u64::from_le_bytes((*tags).try_into().map_err(|_| no_answer())?);
                 let tags = AtraceTag::from_bits_retain(tags) & AtraceTag::ValidMask;

@@ -4,7 +4,7 @@
 //! # Privilege separation
 //!
 //! A store belongs to its user, who can truncate it, lock it forever, or put a link in its place. Root must not open
-//! it. So a child process with the user's ids does the work (`errands`). The child answers with bytes, which are parsed
+//! it. So a child process with the user's ids does the work (`privsep`). The child answers with bytes, which are parsed
 //! as untrusted [`Content`]. If the work fails for a user, a line of output says so, and the stores of the other users
 //! are still changed. In one run of the command, all work for one user may take [one second](PATIENCE) in total; the
 //! work that switches patterns off again may always take a tenth of a second.
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use atrace::AtraceTag;
 use atrace::control::{Control, Error, Switched};
-use atrace_sys::errand::{PATIENCE, User};
+use atrace_sys::privsep::{PATIENCE, User};
 use atrace_sys::properties::{self, ErrorKind, Properties, VALUE_MAX};
 use rustix::process::geteuid;
 use uzers::get_user_by_uid;
@@ -33,8 +33,8 @@ use uzers::get_user_by_uid;
 use crate::command::caller::Caller;
 use crate::command::stores::content::Content;
 use crate::command::terminal::{Failure, Result, say};
-use crate::errands;
 use crate::escape::shown;
+use crate::privsep;
 use crate::process::{Process, matches};
 
 /// The group `nogroup`, for users that the system does not know.
@@ -170,7 +170,7 @@ pub(crate) fn perform<'a>(
         (store, store.perform(&work, properties::PATIENCE).map_err(|e| e.to_string()))
     };
     let mut results: Vec<_> = own.into_iter().map(perform).collect();
-    errands::ask(
+    privsep::ask(
         &others,
         |(user, _, work)| {
             let user = user.unwrap_or_else(User::present);

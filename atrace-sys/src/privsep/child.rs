@@ -1,5 +1,5 @@
-//! The child process of an errand (work under another user's rights): it takes on the rights of that user, does the
-//! work, sends the answer, and ends.
+//! The child process of a [`Worker`](super::Worker): it takes on the rights of the user, does the work, sends the
+//! answer, and ends.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
@@ -18,9 +18,9 @@ const FILE: u64 = 1 << 20;
 const DESCRIPTORS: u64 = 256;
 
 /// Runs the child process. This function never returns.
-pub(super) fn live(user: User, maker: u32, pipe: &File, work: impl FnOnce() -> Vec<u8>) -> ! {
+pub(super) fn live(user: User, parent: u32, pipe: &File, work: impl FnOnce() -> Vec<u8>) -> ! {
     let done = catch_unwind(AssertUnwindSafe(|| {
-        if become_user(user, maker, pipe).is_none() {
+        if become_user(user, parent, pipe).is_none() {
             return false;
         }
         let answer = work();
@@ -35,7 +35,7 @@ pub(super) fn live(user: User, maker: u32, pipe: &File, work: impl FnOnce() -> V
         }
         rest.is_empty()
     }));
-    // Without the maker's exit handlers.
+    // Without the parent's exit handlers.
     c::_exit(if done.is_ok_and(|done| done) { 0 } else { 1 })
 }
 
@@ -44,7 +44,7 @@ pub(super) const PIPE: libc::c_int = 3;
 
 /// Irrevocably takes on the rights of `user`, if this is another user. Also sets limits, and closes all inherited
 /// descriptors except that of the pipe; 0, 1 and 2 become `/dev/null`. Returns `None` if a necessary step fails.
-fn become_user(user: User, maker: u32, pipe: &File) -> Option<()> {
+fn become_user(user: User, parent: u32, pipe: &File) -> Option<()> {
     // SAFETY: the arguments are numbers, C strings and live structures. The child has one thread, and nobody else
     // uses its descriptors, signals or environment.
     unsafe {
@@ -79,10 +79,10 @@ fn become_user(user: User, maker: u32, pipe: &File) -> Option<()> {
         // Changing the user resets both.
         hold(libc::prctl(libc::PR_SET_DUMPABLE, 0))?;
         hold(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
-        // In case the maker is already gone, or does not end the child.
+        // In case the parent is already gone, or does not end the child.
         libc::alarm(5);
     }
-    (std::os::unix::process::parent_id() == maker).then_some(())
+    (std::os::unix::process::parent_id() == parent).then_some(())
 }
 
 fn hold(result: libc::c_int) -> Option<()> {

@@ -3,7 +3,7 @@
 //! # Why
 //!
 //! A privileged process must not use files that another user publishes: that user can truncate a mapped file,
-//! hold a lock forever, or let a path lead anywhere. An [`Errand`] opens and reads such files with the rights of that
+//! hold a lock forever, or let a path lead anywhere. A [`Worker`] opens and reads such files with the rights of that
 //! user.
 //!
 //! # How
@@ -13,7 +13,7 @@
 //! and `/dev/null`, no capability (unless the user is the parent's own), no terminal, no environment. That user can't
 //! trace the child, and the child leaves no core file. Whatever happens to the child, the parent gets an answer or an
 //! error within the time that the parent has set, or a tenth of a second later. The parent parses the answer as
-//! untrusted [bytes](Words).
+//! untrusted [bytes](Answer).
 //!
 //! The child does not execute another program (`exec`), for two reasons: there is no program file that every user can
 //! read, and the user could trace the child after an `exec`.
@@ -21,7 +21,7 @@
 //! # Limits
 //!
 //! After the fork, the work allocates memory, although the parent may have threads. The C libraries allow this. If
-//! another thread held a lock of the program during the fork, this lock stays held in the child, and an errand that
+//! another thread held a lock of the program during the fork, this lock stays held in the child, and a worker that
 //! needs the lock runs out of time. The parent gets a SIGCHLD, as for every child. The answer arrives even if the
 //! parent ignores that signal or reaps the child elsewhere.
 
@@ -35,10 +35,10 @@ use std::time::{Duration, Instant};
 
 use crate::system::{self, Descriptor, Errno, c, file};
 
-/// The maximum time that an errand may take.
+/// The maximum time that a worker may take.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The maximum size of an errand's answer in bytes.
+/// The maximum size of a worker's answer in bytes.
 pub const ANSWER_MAX: usize = 1 << 16;
 
 /// The user and group ids that the child takes on. If the user is not the parent's own, the child has no supplementary
@@ -92,9 +92,9 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Work that is done with another user's rights, in a child process. Dropping the `Errand` kills the child.
+/// A child process that works with another user's rights. Dropping the `Worker` kills the child.
 #[derive(Debug)]
-pub struct Errand {
+pub struct Worker {
     pid: libc::pid_t,
     /// A descriptor that refers to the child (pidfd), if the kernel has such descriptors. The process id does not
     /// suffice: after the child was reaped, its id may belong to another process.
@@ -107,11 +107,11 @@ pub struct Errand {
     is_over: bool,
 }
 
-impl Errand {
+impl Worker {
     /// Starts `work` with the rights of `user`. The work may take as long as `patience`, but at most [`PATIENCE`]. The
     /// answer, which `work` returns, may have at most [`ANSWER_MAX`] bytes.
     ///
-    /// Several errands can run at once. Only root can become another user. Any user may run an errand under the
+    /// Several workers can run at once. Only root can become another user. Any user may run a worker under the
     /// user's own ids, which protects the parent from a crash or a hang of the work.
     ///
     /// # Errors
@@ -120,11 +120,11 @@ impl Errand {
     pub fn start(user: User, patience: Duration, work: impl FnOnce() -> Vec<u8>) -> Result<Self, Failure> {
         let start = Instant::now();
         let (answer, pipe) = pipe().map_err(Failure::NotStarted)?;
-        let maker = std::process::id();
+        let parent = std::process::id();
         // SAFETY: the child continues below, and never returns from there.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            child::live(user, maker, &pipe, work);
+            child::live(user, parent, &pipe, work);
         }
         if pid < 0 {
             return Err(Failure::NotStarted(io::Error::last_os_error()));
@@ -134,7 +134,7 @@ impl Errand {
         Ok(Self { pid, handle, pipe: answer, said: Vec::new(), start, deadline, is_over: false })
     }
 
-    /// Waits for the answer until the errand's time is over.
+    /// Waits for the answer until the worker's time is over.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ impl Errand {
     }
 }
 
-impl Drop for Errand {
+impl Drop for Worker {
     fn drop(&mut self) {
         if !self.is_over {
             self.kill();
@@ -211,23 +211,23 @@ impl Drop for Errand {
     }
 }
 
-/// Waits for the answers of all errands, but for each errand only until its own time is over. Returns each answer, and
-/// how long the errand took.
-pub fn answers(mut errands: Vec<Errand>) -> Vec<(Result<Vec<u8>, Failure>, Duration)> {
-    let mut results: Vec<_> = errands.iter().map(|_| None).collect();
+/// Waits for the answers of all workers, but for each worker only until its own time is over. Returns each answer, and
+/// how long the worker took.
+pub fn answers(mut workers: Vec<Worker>) -> Vec<(Result<Vec<u8>, Failure>, Duration)> {
+    let mut results: Vec<_> = workers.iter().map(|_| None).collect();
     loop {
         let mut places = Vec::new();
         let now = Instant::now();
         let mut longest = Duration::ZERO;
-        for (errand, result) in errands.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
+        for (worker, result) in workers.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
             // An answer that came in time counts even if it is read late.
-            match (errand.read(), errand.deadline.checked_duration_since(now)) {
-                (Some(answer), _) => *result = Some((answer, errand.start.elapsed())),
-                (None, None) => *result = Some((Err(Failure::Late), errand.start.elapsed())),
+            match (worker.read(), worker.deadline.checked_duration_since(now)) {
+                (Some(answer), _) => *result = Some((answer, worker.start.elapsed())),
+                (None, None) => *result = Some((Err(Failure::Late), worker.start.elapsed())),
                 (None, Some(left)) => {
                     longest = if places.is_empty() { left } else { longest.min(left) };
                     places.push(libc::pollfd {
-                        fd: errand.pipe.as_raw_fd(),
+                        fd: worker.pipe.as_raw_fd(),
                         events: libc::POLLIN,
                         revents: 0,
                     });
@@ -249,14 +249,14 @@ fn pipe() -> io::Result<(File, File)> {
 }
 
 /// The maximum number of parts of an answer.
-const WORDS_MAX: usize = 1024;
+const PARTS_MAX: usize = 1024;
 
 /// An answer of several parts that is being composed. Each part is encoded as its length (u32, little endian) and
 /// its bytes.
 #[derive(Clone, Debug, Default)]
-pub struct Words(Vec<u8>);
+pub struct Answer(Vec<u8>);
 
-impl Words {
+impl Answer {
     /// Adds a part to the answer. A part of more than [`ANSWER_MAX`] bytes is cut.
     pub fn add(&mut self, part: impl AsRef<[u8]>) -> &mut Self {
         let part = part.as_ref();
@@ -277,26 +277,26 @@ impl Words {
 /// # Examples
 ///
 /// ```
-/// use atrace_sys::errand::{Words, parse};
+/// use atrace_sys::privsep::{Answer, parse};
 ///
-/// let mut words = Words::default();
-/// words.add("one").add("");
-/// let bytes = words.bytes();
+/// let mut answer = Answer::default();
+/// answer.add("one").add("");
+/// let bytes = answer.bytes();
 /// assert_eq!(parse(&bytes), Some(vec![&b"one"[..], b""]));
 /// assert_eq!(parse(&bytes[1..]), None);
 /// ```
 pub fn parse(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
-    let mut words = Vec::new();
+    let mut parts = Vec::new();
     while !bytes.is_empty() {
         let (length, rest) = bytes.split_first_chunk::<4>()?;
-        let (word, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-        if words.len() == WORDS_MAX {
+        let (part, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        if parts.len() == PARTS_MAX {
             return None;
         }
-        words.push(word);
+        parts.push(part);
         bytes = rest;
     }
-    Some(words)
+    Some(parts)
 }
 
 #[cfg(test)]
@@ -309,10 +309,10 @@ mod tests {
         ask_as(User::present(), work)
     }
 
-    /// Runs an errand. On a busy machine a child may not run in time, so it is tried again.
+    /// Runs a worker. On a busy machine a child may not run in time, so it is tried again.
     fn ask_as(user: User, work: impl Fn() -> Vec<u8>) -> Result<Vec<u8>, Failure> {
         let is_in_time = |answer: &Result<_, _>| !matches!(answer, Err(Failure::Late));
-        let mut tries = (0..20).map(|_| Errand::start(user, PATIENCE, &work)?.answer());
+        let mut tries = (0..20).map(|_| Worker::start(user, PATIENCE, &work)?.answer());
         tries.find(is_in_time).unwrap_or(Err(Failure::Late))
     }
 
@@ -345,14 +345,14 @@ mod tests {
     #[test]
     fn whoever_does_not_answer_is_not_waited_for() {
         let pid = std::sync::atomic::AtomicI32::new(0);
-        let errand = Errand::start(User::present(), PATIENCE, || {
+        let worker = Worker::start(User::present(), PATIENCE, || {
             loop {
                 std::thread::sleep(Duration::from_secs(1));
             }
         })
         .unwrap();
-        pid.store(errand.pid, std::sync::atomic::Ordering::Relaxed);
-        assert!(matches!(errand.answer(), Err(Failure::Late)));
+        pid.store(worker.pid, std::sync::atomic::Ordering::Relaxed);
+        assert!(matches!(worker.answer(), Err(Failure::Late)));
         // It was killed. On a busy machine it may end later than it is waited for.
         let (pid, start) = (pid.into_inner(), Instant::now());
         // SAFETY: asks for no status.
@@ -372,11 +372,11 @@ mod tests {
         assert!(matches!(stays, Err(Failure::Ended(0))), "{stays:?}");
     }
 
-    /// Tests that the time which is reported for a quick errand does not include the time of a slow errand.
+    /// Tests that the time which is reported for a quick worker does not include the time of a slow worker.
     #[test]
     fn one_that_does_not_answer_holds_no_other_up() {
         let start = |is_slow| {
-            Errand::start(User::present(), PATIENCE, move || {
+            Worker::start(User::present(), PATIENCE, move || {
                 if is_slow {
                     std::thread::sleep(Duration::from_secs(100));
                 }
@@ -384,8 +384,8 @@ mod tests {
             })
         };
         let mut tries = (0..20).map(|_| {
-            let errands = [true, false, true, false].map(|is_slow| start(is_slow).unwrap());
-            answers(errands.into())
+            let workers = [true, false, true, false].map(|is_slow| start(is_slow).unwrap());
+            answers(workers.into())
         });
         // On a busy machine, a quick child may not run in time.
         let are_in_time = |answers: &Vec<(Result<_, _>, Duration)>| {
@@ -400,9 +400,9 @@ mod tests {
     }
 
     /// Tests that the child does not drop its parent's guards. The command `atrace` holds guards that undo its changes
-    /// when they are dropped, and errands are its only forks without an exec.
+    /// when they are dropped, and workers are its only forks without an exec.
     #[test]
-    fn no_guard_of_the_makers_is_dropped_in_the_child() {
+    fn no_guard_of_the_parents_is_dropped_in_the_child() {
         struct Guard(std::path::PathBuf);
         impl Drop for Guard {
             fn drop(&mut self) {
@@ -421,7 +421,7 @@ mod tests {
 
     /// If this test runs as root, checks that the child has none of root's rights.
     #[test]
-    fn nothing_of_the_makers_is_left() {
+    fn nothing_of_the_parents_is_left() {
         let is_root = User::present().uid == 0;
         let user = if is_root { User { uid: 64_003, gid: 64_003 } } else { User::present() };
         let look = || {

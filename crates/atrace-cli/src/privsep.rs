@@ -1,4 +1,4 @@
-//! Does work for many users at once, each with the rights of its user (`atrace_sys::errand`).
+//! Does work for many users at once, each with the rights of its user (`atrace_sys::privsep`).
 //!
 //! Each piece of work is done in a child process with the user's ids. Each child has its own time limit, and up to
 //! sixteen children run at once. So no user can prevent the work for other users. There is also a time limit for all
@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use atrace_sys::errand::{Errand, User, answers};
+use atrace_sys::privsep::{User, Worker, answers};
 
 /// The number of children that run at the same time.
 const TOGETHER: usize = 16;
@@ -27,19 +27,19 @@ pub(crate) fn ask<T>(
 ) {
     let start = Instant::now();
     for tasks in tasks.chunks(TOGETHER) {
-        let mut errands = Vec::new();
+        let mut workers = Vec::new();
         let mut begin = |task: &T| {
             let (user, left) = user(task);
             let is_late = start.elapsed() > LONGEST;
             if is_late || left.is_zero() {
                 return Err(if is_late { too_many } else { too_late }.to_owned());
             }
-            let errand = Errand::start(user, left, || work(task, left)).map_err(|e| e.to_string())?;
-            errands.push(errand);
+            let worker = Worker::start(user, left, || work(task, left)).map_err(|e| e.to_string())?;
+            workers.push(worker);
             Ok(())
         };
         let begun: Vec<_> = tasks.iter().map(&mut begin).collect();
-        let mut answers = answers(errands).into_iter();
+        let mut answers = answers(workers).into_iter();
         for (task, begun) in tasks.iter().zip(begun) {
             let (answer, time) = match begun.map(|()| answers.next()) {
                 Ok(Some((answer, time))) => (answer.map_err(|e| e.to_string()), time),
