@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use atrace::AtraceTag;
-use atrace::tracer::Glance;
+use atrace::tracer::GateCheck;
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
@@ -198,16 +198,16 @@ fn enter<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
     id: &Id,
     context: Context<'_, S>,
-    glance: Glance,
+    check: GateCheck,
 ) {
     if recorder.is_simple() {
-        enter_that_passes(recorder, id, context, glance);
+        enter_that_passes(recorder, id, context, check);
     } else {
         recorder.with_care(context.metadata(id), Call::Enter, |passes| {
             if passes {
-                enter_that_passes(recorder, id, context, glance);
+                enter_that_passes(recorder, id, context, check);
             } else {
-                recorder.enter(id.into_u64(), Span::NONE, glance);
+                recorder.enter(id.into_u64(), Span::NONE, check);
             }
         });
     }
@@ -218,7 +218,7 @@ fn enter_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
     id: &Id,
     context: Context<'_, S>,
-    glance: Glance,
+    check: GateCheck,
 ) {
     let in_registry = || {
         let in_registry = context.span(id)?;
@@ -230,7 +230,7 @@ fn enter_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
         stored.or_else(|| Callsite::of(metadata).map(Span::plain_in_registry))
     };
     let span = by_id::find(flow_id(recorder.owner, id.into_u64())).or_else(in_registry);
-    recorder.enter(id.into_u64(), span.unwrap_or(Span::NONE), glance);
+    recorder.enter(id.into_u64(), span.unwrap_or(Span::NONE), check);
 }
 
 /// Leaves a span for which [`Recorder::exit`] has returned false.
@@ -337,8 +337,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, const IN_STACK: bool> Layer<S> for 
 
     #[inline]
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
-        match self.recorder.glance() {
-            Some(glance) => enter(&self.recorder, id, context, glance),
+        match self.recorder.check() {
+            Some(check) => enter(&self.recorder, id, context, check),
             None => self.recorder.enter_unseen_inside(id.into_u64()),
         }
     }

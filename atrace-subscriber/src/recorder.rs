@@ -15,7 +15,7 @@
 use std::borrow::Cow;
 
 use atrace::tracer::{
-    Enabled, Encoder, Glance, NamedTrack, PreparedTag, TextBuffer, TrackSlice, flow_number,
+    Enabled, Encoder, GateCheck, NamedTrack, PreparedTag, TextBuffer, TrackSlice, flow_number,
     is_perfetto_enabled, now,
 };
 use atrace::{AtraceTag, NameWriter, atrace_instant_for_track, atrace_is_tag_enabled};
@@ -145,12 +145,12 @@ impl Recorder {
     /// Returns false if the tag is certainly off, and true if it may be enabled.
     #[inline(always)]
     pub(crate) fn may_be_enabled(&self) -> bool {
-        self.prepared.glance().is_some()
+        self.prepared.check().is_some()
     }
 
     #[inline(always)]
-    pub(crate) fn glance(&self) -> Option<Glance> {
-        self.prepared.glance()
+    pub(crate) fn check(&self) -> Option<GateCheck> {
+        self.prepared.check()
     }
 
     #[inline(always)]
@@ -440,7 +440,7 @@ impl Recorder {
 
     #[inline]
     fn enabled(&self) -> Option<Enabled> {
-        self.prepared.glance().and_then(Glance::enabled)
+        self.prepared.check().and_then(GateCheck::enabled)
     }
 
     /// Records that a stored span follows from the span with the id `follows`: its slices are also part of that span's
@@ -528,8 +528,8 @@ impl Recorder {
 
     /// Enters the span with this id, and begins its slice.
     #[inline(always)]
-    pub(crate) fn enter(&self, id: u64, span: Span, glance: Glance) {
-        span_stack::enter_and_begin(self.owner, id, span, glance);
+    pub(crate) fn enter(&self, id: u64, span: Span, check: GateCheck) {
+        span_stack::enter_and_begin(self.owner, id, span, check);
     }
 
     /// Enters the span with this id while the tag is off. No slice begins.
@@ -575,7 +575,7 @@ impl Recorder {
     /// first, so this is not called while the tag is off.
     #[inline(never)]
     pub(crate) fn event(&self, event: &Event<'_>) {
-        let Some(enabled) = self.prepared.glance().and_then(Glance::enabled) else { return };
+        let Some(enabled) = self.prepared.check().and_then(GateCheck::enabled) else { return };
         if enabled.is_perfetto() {
             return typed::event(enabled, self.tag, event, self.fields);
         }

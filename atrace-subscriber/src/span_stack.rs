@@ -39,7 +39,7 @@ use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use atrace::AtraceTag;
-use atrace::tracer::{Enabled, Glance, PreparedTag, Slice, flow_number};
+use atrace::tracer::{Enabled, GateCheck, PreparedTag, Slice, flow_number};
 
 use crate::parts;
 use crate::span::Span;
@@ -130,19 +130,19 @@ impl Entry {
     }
 
     #[inline(always)]
-    fn begin(&self, owner: Owner, id: u64, span: Span, glance: Glance) {
+    fn begin(&self, owner: Owner, id: u64, span: Span, check: GateCheck) {
         self.set(owner, id);
         self.span.set(span);
-        self.tag.set(glance.tag());
+        self.tag.set(check.tag());
         compiler_fence(Ordering::SeqCst);
-        self.begin_slice(glance);
+        self.begin_slice(check);
     }
 
     /// Begins the slice of the span. This function is not inlined, because the code is large and has two
     /// callers.
     #[inline(never)]
-    fn begin_slice(&self, glance: Glance) {
-        let Some(enabled) = glance.enabled() else { return };
+    fn begin_slice(&self, check: GateCheck) {
+        let Some(enabled) = check.enabled() else { return };
         if enabled.is_perfetto() {
             return match self.span.get().in_slot() {
                 None => self.begin_plain(enabled),
@@ -252,8 +252,8 @@ impl Entry {
     fn begin_again(&self) {
         if !self.tag.get().is_empty() {
             self.owner.set(self.owner.get() + if self.begun_again() < AGAIN { BEGUN_AGAIN } else { 0 });
-            if let Some(glance) = PreparedTag::new(self.tag.get()).glance() {
-                self.begin_slice(glance);
+            if let Some(check) = PreparedTag::new(self.tag.get()).check() {
+                self.begin_slice(check);
             }
         }
     }
@@ -337,8 +337,8 @@ fn enter_out_of_line(owner: Owner, id: u64) {
 /// This function is not inlined, and looks up the thread-local itself. So while tracing is off, the caller has fewer
 /// values to save around its own lookup.
 #[inline(never)]
-pub(crate) fn enter_and_begin(owner: Owner, id: u64, span: Span, glance: Glance) {
-    STACK.with(|stack| stack.enter_and_begin(owner, id, span, glance));
+pub(crate) fn enter_and_begin(owner: Owner, id: u64, span: Span, check: GateCheck) {
+    STACK.with(|stack| stack.enter_and_begin(owner, id, span, check));
 }
 
 /// Leaves the span and ends its slice, if it is the span that this thread entered last, and its entry has none of the
@@ -478,15 +478,15 @@ impl SpanStack {
     }
 
     #[inline(always)]
-    fn enter_and_begin(&self, owner: Owner, id: u64, span: Span, glance: Glance) {
+    fn enter_and_begin(&self, owner: Owner, id: u64, span: Span, check: GateCheck) {
         let len = self.len.get();
         match self.entries.get(len) {
             Some(entry) if entry.owner.get() & WATCHED == 0 => {
                 self.len.set(len + 1);
                 compiler_fence(Ordering::SeqCst);
-                entry.begin(owner, id, span, glance);
+                entry.begin(owner, id, span, check);
             }
-            _ => self.enter_seldom(owner, id, span, glance),
+            _ => self.enter_seldom(owner, id, span, check),
         }
     }
 
@@ -494,16 +494,16 @@ impl SpanStack {
     /// among the first [`DEPTH`].
     #[cold]
     #[inline(never)]
-    fn enter_seldom(&self, owner: Owner, id: u64, span: Span, glance: Glance) {
+    fn enter_seldom(&self, owner: Owner, id: u64, span: Span, check: GateCheck) {
         let len = self.len.get();
         self.outlived(len);
         match self.entries.get(len) {
             Some(entry) => {
                 self.len.set(len + 1);
                 compiler_fence(Ordering::SeqCst);
-                entry.begin(owner, id, span, glance);
+                entry.begin(owner, id, span, check);
             }
-            None => self.enter_deeper(owner, id, span, Some(glance)),
+            None => self.enter_deeper(owner, id, span, Some(check)),
         }
     }
 
@@ -559,7 +559,7 @@ impl SpanStack {
     /// without an entry, no exit would find the slice and end it.
     #[cold]
     #[inline(never)]
-    fn enter_deeper(&self, owner: Owner, id: u64, span: Span, glance: Option<Glance>) {
+    fn enter_deeper(&self, owner: Owner, id: u64, span: Span, check: Option<GateCheck>) {
         if self.makes.get() {
             return; // A signal handler during the allocation. Its exit is ignored as well.
         }
@@ -581,8 +581,8 @@ impl SpanStack {
             compiler_fence(Ordering::SeqCst);
             self.makes.set(false);
         }
-        self.look(|entries| match (entries.get(len), glance) {
-            (Some(entry), Some(glance)) => entry.begin(owner, id, span, glance),
+        self.look(|entries| match (entries.get(len), check) {
+            (Some(entry), Some(check)) => entry.begin(owner, id, span, check),
             (Some(entry), None) => entry.set(owner, id),
             (None, _) => {}
         });

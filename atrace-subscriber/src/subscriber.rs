@@ -136,8 +136,8 @@ impl AtraceSubscriber {
 
     #[inline(always)]
     fn enter_unbilled(&self, id: &Id) {
-        match self.recorder.glance() {
-            Some(glance) => self.recorder.enter(id.into_u64(), span(id), glance),
+        match self.recorder.check() {
+            Some(check) => self.recorder.enter(id.into_u64(), span(id), check),
             None => self.recorder.enter_unseen(id.into_u64()),
         }
     }

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use atrace::tracer::{About, Encoder, Glance, PreparedTag, Site, TextBuffer};
+use atrace::tracer::{About, Encoder, GateCheck, PreparedTag, Site, TextBuffer};
 use atrace::{AtraceTag, NameWriter};
 use log::{Level, LevelFilter, Log, Metadata, Record, debug, error, info};
 
@@ -15,12 +15,12 @@ struct Tracer {
 
 impl Log for Tracer {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
-        self.tag.glance().is_some()
+        self.tag.check().is_some()
     }
 
     fn log(&self, record: &Record<'_>) {
-        if let Some(glance) = self.tag.glance() {
-            write_instant(glance, record);
+        if let Some(check) = self.tag.check() {
+            write_instant(check, record);
         }
     }
 
@@ -29,8 +29,8 @@ impl Log for Tracer {
 
 /// Writes a record as an instant. This function is not inlined, so that the caller stays small: tracing is usually off.
 #[inline(never)]
-fn write_instant(glance: Glance, record: &Record<'_>) {
-    let Some(enabled) = glance.enabled() else { return };
+fn write_instant(check: GateCheck, record: &Record<'_>) {
+    let Some(enabled) = check.enabled() else { return };
     if enabled.is_perfetto() {
         let origin = Origin(record);
         // `log` has no static data of a callsite that could have a number, so its texts are sent with each event.

@@ -30,7 +30,7 @@
 use crate::AtraceTag;
 use crate::args::{Arg, Arguments};
 use crate::event::Event;
-use crate::gate::{self, Glance};
+use crate::gate::{self, GateCheck};
 use crate::message::Kind;
 use crate::name::{Source, Text};
 use crate::producer::{
@@ -106,14 +106,14 @@ pub fn backend_tags_enable(word: u64, tag: AtraceTag) -> bool {
 }
 
 /// Returns the backend for events with this tag, or `None` if the tag is not enabled. Call this only after the gate's
-/// check, whose result is `glance`, has found that the tag may be enabled.
+/// check, whose result is `check`, has found that the tag may be enabled.
 ///
 /// The result does not depend on `begins_with_sessions`, but the cost does: with `true`, this function looks for
 /// Perfetto's sessions before it looks for the marker. That is cheaper for events with constant names, which usually go
 /// to Perfetto's memory.
 #[inline(always)]
-pub(crate) fn enabled(glance: Glance, tag: AtraceTag, begins_with_sessions: bool) -> Option<Backend> {
-    if !glance.is_sure() && !refresh::refreshed().intersects(tag & AtraceTag::ValidMask) {
+pub(crate) fn enabled(check: GateCheck, tag: AtraceTag, begins_with_sessions: bool) -> Option<Backend> {
+    if !check.is_sure() && !refresh::refreshed().intersects(tag & AtraceTag::ValidMask) {
         return None;
     }
     let sink = sink::first();
@@ -131,8 +131,8 @@ pub(crate) fn enabled(glance: Glance, tag: AtraceTag, begins_with_sessions: bool
 
 /// Does the same as [`enabled`] for a caller that needs no backend. This function is not inlined.
 #[inline(never)]
-pub(crate) fn is_enabled(glance: Glance, tag: AtraceTag) -> bool {
-    enabled(glance, tag, false).is_some()
+pub(crate) fn is_enabled(check: GateCheck, tag: AtraceTag) -> bool {
+    enabled(check, tag, false).is_some()
 }
 
 /// Returns true if the words of the gate show that the tag is enabled only by Perfetto's sessions. The result may be
@@ -257,7 +257,7 @@ pub(crate) fn emit<'t, R: Outcome>(
 ) -> R {
     #[inline(never)]
     fn on<'t, R: Outcome, N: Part<Of: Source>>(
-        glance: Glance,
+        check: GateCheck,
         tag: AtraceTag,
         track: impl Part<Of = &'t str>,
         name: N,
@@ -265,12 +265,12 @@ pub(crate) fn emit<'t, R: Outcome>(
         args: impl Args,
     ) -> R {
         let event = Event { kind: kind(), track: track.get(), name: name.get(), args: args.get() };
-        R::of(enabled(glance, tag, N::Of::IS_CONSTANT).and_then(|backend| backend.write(tag, event)), tag)
+        R::of(enabled(check, tag, N::Of::IS_CONSTANT).and_then(|backend| backend.write(tag, event)), tag)
     }
-    match gate::glance(tag) {
+    match gate::check(tag) {
         None => R::of(None, tag),
-        Some(glance) if args.is_none() => on(glance, tag, track, name, kind, ()),
-        Some(glance) => on(glance, tag, track, name, kind, args),
+        Some(check) if args.is_none() => on(check, tag, track, name, kind, ()),
+        Some(check) => on(check, tag, track, name, kind, args),
     }
 }
 

@@ -61,9 +61,9 @@ pub fn atrace_get_enabled_tags() -> AtraceTag {
 /// ```
 #[inline(always)]
 pub fn atrace_is_tag_enabled(tag: AtraceTag) -> bool {
-    match gate::glance(tag) {
+    match gate::check(tag) {
         None => false,
-        Some(glance) => backend::is_enabled(glance, tag),
+        Some(check) => backend::is_enabled(check, tag),
     }
 }
 

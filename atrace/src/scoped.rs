@@ -87,9 +87,9 @@ pub(crate) fn begin_scoped_event_at(
     name: &Name,
     text: impl FnOnce() -> &'static str,
 ) -> ScopedEvent {
-    let begin = |glance| {
+    let begin = |check| {
         let event = Event::new(Kind::Begin, name.with_text(text()));
-        Outcome::of(backend::enabled(glance, tag, false)?.write(tag, event), tag)
+        Outcome::of(backend::enabled(check, tag, false)?.write(tag, event), tag)
     };
-    ScopedEvent { slice: gate::glance(tag).and_then(begin) }
+    ScopedEvent { slice: gate::check(tag).and_then(begin) }
 }

@@ -6,12 +6,12 @@
 //!
 //! # One check for several events
 //!
-//! A check has two steps. [`PreparedTag::glance`] is the gate's check: a few inlined instructions, which usually find
-//! that tracing is off. Otherwise [`Glance::enabled`] determines whether a tag is enabled, and chooses the backend.
+//! A check has two steps. [`PreparedTag::check`] is the gate's check: a few inlined instructions, which usually find
+//! that tracing is off. Otherwise [`GateCheck::enabled`] determines whether a tag is enabled, and chooses the backend.
 //! The resulting [`Enabled`] writes any number of events without another check.
 //!
-//! At the place where an event is written, a tracer should inline only [`PreparedTag::glance`], and call the rest of
-//! its code only if it gets a [`Glance`].
+//! At the place where an event is written, a tracer should inline only [`PreparedTag::check`], and call the rest of
+//! its code only if it gets a [`GateCheck`].
 //!
 //! # Callsites and arguments
 //!
@@ -48,8 +48,8 @@ pub use crate::slice::{NamedTrack, Slice, TrackSlice};
 
 /// The result of a check at the gate which found that at least one of the tags may be enabled.
 #[derive(Clone, Copy, Debug)]
-pub struct Glance {
-    found: gate::Glance,
+pub struct GateCheck {
+    found: gate::GateCheck,
     tag: AtraceTag,
 }
 
@@ -58,21 +58,21 @@ pub struct Glance {
 /// # Examples
 ///
 /// ```
-/// use atrace::tracer::{Glance, PreparedTag};
+/// use atrace::tracer::{GateCheck, PreparedTag};
 /// use atrace::AtraceTag;
 ///
 /// const TAG: PreparedTag = PreparedTag::new(AtraceTag::Database);
 ///
 /// #[inline]
 /// fn on_query(text: &str, rows: usize) {
-///     if let Some(glance) = TAG.glance() {
-///         write_events(glance, text, rows);
+///     if let Some(check) = TAG.check() {
+///         write_events(check, text, rows);
 ///     }
 /// }
 ///
 /// #[inline(never)]
-/// fn write_events(glance: Glance, text: &str, rows: usize) {
-///     if let Some(enabled) = glance.enabled() {
+/// fn write_events(check: GateCheck, text: &str, rows: usize) {
+///     if let Some(enabled) = check.enabled() {
 ///         enabled.instant(text);
 ///         enabled.instant(format_args!("{rows} rows"));
 ///     }
@@ -95,12 +95,12 @@ impl PreparedTag {
     /// Checks at the gate whether at least one of the tags may be enabled. Returns `None` if certainly none
     /// of them is.
     #[inline(always)]
-    pub fn glance(self) -> Option<Glance> {
-        self.mask.glance().map(|found| Glance { found, tag: self.tag })
+    pub fn check(self) -> Option<GateCheck> {
+        self.mask.check().map(|found| GateCheck { found, tag: self.tag })
     }
 
     /// Checks at the gate whether a session of Perfetto's may want one of the tags. This takes fewer instructions than
-    /// [`glance`](Self::glance). If the result is false, no session wants any of the tags at this moment; if it is
+    /// [`check`](Self::check). If the result is false, no session wants any of the tags at this moment; if it is
     /// true, the next event may still go to another backend.
     #[inline(always)]
     pub fn may_be_in_session(self) -> bool {
@@ -108,7 +108,7 @@ impl PreparedTag {
     }
 }
 
-impl Glance {
+impl GateCheck {
     /// Returns the tags for which the check was made.
     #[inline(always)]
     pub fn tag(self) -> AtraceTag {

@@ -6,7 +6,7 @@ mod common;
 mod cases {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use atrace::tracer::{Glance, PreparedTag};
+    use atrace::tracer::{GateCheck, PreparedTag};
     use atrace::*;
 
     use crate::common::{Place, case, control, pid, threads, until};
@@ -124,7 +124,7 @@ mod cases {
     fn a_scoped_event_is_ended_by_who_began_it() {
         let name = case!({
             let outer = begin_scoped_event(TAG, "outer");
-            let enabled = PreparedTag::new(TAG).glance().and_then(Glance::enabled).unwrap();
+            let enabled = PreparedTag::new(TAG).check().and_then(GateCheck::enabled).unwrap();
             let slice = enabled.begin("slice").unwrap();
             let child = in_fork(|| {
                 slice.end(None); // Writes nothing: the slice is the parent's.

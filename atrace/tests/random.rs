@@ -25,7 +25,7 @@ mod cases {
     use std::time::Duration;
 
     use atrace::perfetto::{self, Recording};
-    use atrace::tracer::{Glance, NamedTrack, PreparedTag, Slice, TrackSlice};
+    use atrace::tracer::{GateCheck, NamedTrack, PreparedTag, Slice, TrackSlice};
     use atrace::*;
     use atrace_cli::service::{Keep, Report, Service};
 
@@ -62,7 +62,7 @@ mod cases {
 
     /// Begins a slice as a tracer does.
     fn begin(tag: AtraceTag, name: impl EventName) -> Option<Slice> {
-        PreparedTag::new(tag).glance().and_then(Glance::enabled)?.begin(name)
+        PreparedTag::new(tag).check().and_then(GateCheck::enabled)?.begin(name)
     }
 
     fn track(name: &str, cookie: i32) -> NamedTrack<'_> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use atrace::control::{Properties, ThisProcess};
-use atrace::tracer::{Glance, PreparedTag};
+use atrace::tracer::{GateCheck, PreparedTag};
 use atrace::*;
 use common::{Place, case, control};
 
@@ -235,7 +235,7 @@ fn a_switch_holds_for_the_very_next_event_of_every_thread() {
                         while asked.recv().is_ok() {
                             let before = MARK.load(Ordering::SeqCst);
                             let enabled =
-                                PreparedTag::new(AtraceTag::Camera).glance().and_then(Glance::enabled);
+                                PreparedTag::new(AtraceTag::Camera).check().and_then(GateCheck::enabled);
                             let slice = enabled.and_then(|enabled| enabled.begin("x"));
                             answer.send((slice.is_some(), before)).unwrap();
                             slice.into_iter().for_each(|slice| slice.end(None));

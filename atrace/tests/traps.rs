@@ -19,7 +19,7 @@ mod cases {
     use std::sync::OnceLock;
     use std::time::Duration;
 
-    use atrace::tracer::{Glance, PreparedTag};
+    use atrace::tracer::{GateCheck, PreparedTag};
     use atrace::*;
     use atrace_cli::service::{Keep, Service};
 
@@ -60,7 +60,7 @@ mod cases {
             trace_method!(TAG);
         }),
         ("slice", || {
-            let enabled = PreparedTag::new(TAG).glance().and_then(Glance::enabled);
+            let enabled = PreparedTag::new(TAG).check().and_then(GateCheck::enabled);
             let slice = enabled.and_then(|enabled| enabled.begin("slice"));
             slice.into_iter().for_each(|slice| slice.end(None));
         }),

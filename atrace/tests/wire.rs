@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use atrace::control::ThisProcess;
-use atrace::tracer::{Glance, PreparedTag, Slice};
+use atrace::tracer::{GateCheck, PreparedTag, Slice};
 use atrace::*;
 use common::{Place, case, control};
 
@@ -60,7 +60,7 @@ fn write_everything() {
 
 /// Begins a slice as a tracer does.
 fn begin(tag: AtraceTag, name: impl EventName) -> Option<Slice> {
-    PreparedTag::new(tag).glance().and_then(Glance::enabled)?.begin(name)
+    PreparedTag::new(tag).check().and_then(GateCheck::enabled)?.begin(name)
 }
 
 const EVERYTHING: [&str; 55] = [

@@ -33,7 +33,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use atrace::AtraceTag;
-use atrace::tracer::{ArgKey, Enabled, Encoder, Glance, PreparedTag, Slice, flow_number, now};
+use atrace::tracer::{ArgKey, Enabled, Encoder, GateCheck, PreparedTag, Slice, flow_number, now};
 use atrace_sys::fork;
 
 use super::claim::{Begun, Claim};
@@ -245,7 +245,7 @@ impl StoredSpan {
     fn begin_in(self, slot: &'static Slot) {
         let Slot { origin, .. } = slot;
         let tag = AtraceTag::from_bits_retain(origin.tag.load(Ordering::Relaxed));
-        let enabled = PreparedTag::new(tag).glance().and_then(Glance::enabled);
+        let enabled = PreparedTag::new(tag).check().and_then(GateCheck::enabled);
         let Some(enabled) = enabled.filter(|enabled| origin.is_known() && enabled.is_perfetto()) else {
             return;
         };

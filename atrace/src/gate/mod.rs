@@ -76,12 +76,12 @@ pub(crate) fn see_sessions(tags: &'static AtomicU64, is_foreign: bool) {
 /// The bits that a check at the gate found when the tag may be enabled: bits of enabled tags, of a changed serial, or
 /// of a claim of the local word.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Glance(u64);
+pub(crate) struct GateCheck(u64);
 
 /// Checks whether `tag` may be enabled. `None` means that the tag is certainly off.
 #[inline(always)]
-pub(crate) fn glance(tag: AtraceTag) -> Option<Glance> {
-    Mask::of(tag).glance()
+pub(crate) fn check(tag: AtraceTag) -> Option<GateCheck> {
+    Mask::of(tag).check()
 }
 
 /// The bits that the check of a tag tests. A tracer whose tag is not a constant computes them once.
@@ -99,12 +99,12 @@ impl Mask {
         Self { local: CHANGED | tags, foreign: tags as u32 }
     }
 
-    /// Checks whether the tag may be enabled, as [`glance`] does.
+    /// Checks whether the tag may be enabled, as [`check`] does.
     #[inline(always)]
-    pub(crate) fn glance(self) -> Option<Glance> {
+    pub(crate) fn check(self) -> Option<GateCheck> {
         let (local, foreign) = GATE.look();
         let found = (local & self.local) | (foreign & u64::from(self.foreign));
-        (found != 0).then_some(Glance(found))
+        (found != 0).then_some(GateCheck(found))
     }
 
     /// Returns whether a session of Perfetto's may want one of the tags. Perfetto's producer changes the word when a
@@ -115,7 +115,7 @@ impl Mask {
     }
 }
 
-impl Glance {
+impl GateCheck {
     /// Returns true if the tag is certainly enabled. Returns false if the properties must be read first.
     #[inline(always)]
     pub(crate) fn is_sure(self) -> bool {
@@ -187,10 +187,10 @@ mod tests {
     }
 
     #[test]
-    fn a_glance_is_sure_where_the_serial_is_that_of_now_and_nobody_claims() {
-        assert!(Glance(1 << 12).is_sure());
+    fn a_check_is_sure_where_the_serial_is_that_of_now_and_nobody_claims() {
+        assert!(GateCheck(1 << 12).is_sure());
         for changed in [CLAIMED, 1 << 32, 1 << 63, CHANGED] {
-            assert!(!Glance(changed).is_sure() && !Glance(changed | 1 << 12).is_sure(), "{changed:x}");
+            assert!(!GateCheck(changed).is_sure() && !GateCheck(changed | 1 << 12).is_sure(), "{changed:x}");
         }
     }
 

@@ -20,7 +20,7 @@ mod cases {
     use std::time::{Duration, Instant};
 
     use atrace::perfetto;
-    use atrace::tracer::{Glance, PreparedTag};
+    use atrace::tracer::{GateCheck, PreparedTag};
     use atrace::*;
     use atrace_perfetto::proto::Reader;
     use atrace_perfetto::socket::Trust;
@@ -470,7 +470,7 @@ mod cases {
                 while lost() < before + 1000 {
                     match kind {
                         0 => {
-                            let enabled = PreparedTag::new(TAG).glance().and_then(Glance::enabled);
+                            let enabled = PreparedTag::new(TAG).check().and_then(GateCheck::enabled);
                             let slice = enabled.and_then(|enabled| enabled.begin("flood"));
                             slice.into_iter().for_each(|slice| slice.end(None));
                         }
