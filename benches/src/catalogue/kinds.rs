@@ -94,7 +94,7 @@ impl Event {
 /// The backend that takes the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
+pub enum Backend {
     /// No backend of this workspace: a baseline or a crate of another project.
     Limit,
     /// The trace marker.
@@ -112,8 +112,8 @@ pub struct Subscriber {
     pub mode: &'static str,
     /// The prefix of this subscriber's row ids. The name of the case follows it.
     pub kind: &'static str,
-    /// The backend, or [`Way::Limit`] for a baseline or a subscriber of another project.
-    pub way: Way,
+    /// The backend, or [`Backend::Limit`] for a baseline or a subscriber of another project.
+    pub backend: Backend,
     /// Whether tracing is on.
     pub state: State,
     /// The modes with which this subscriber is compared.
@@ -131,11 +131,11 @@ fn leaked<'de: 'static, D: Deserializer<'de>>(list: D) -> Result<&'static [&'sta
 impl Subscriber {
     /// Returns the id of a case's row under this subscriber.
     pub fn id(&self, case: TracingCase) -> Id {
-        let who = match (self.peer, self.way) {
+        let who = match (self.peer, self.backend) {
             (Some(peer), _) => Who::Other(peer.to_owned()),
-            (None, Way::Limit) => Who::Limit,
-            (None, Way::Marker) => Who::Rust,
-            (None, Way::Perfetto) => Who::Perfetto,
+            (None, Backend::Limit) => Who::Limit,
+            (None, Backend::Marker) => Who::Rust,
+            (None, Backend::Perfetto) => Who::Perfetto,
         };
         Id::new(who, tracing_name(self.kind, case))
     }

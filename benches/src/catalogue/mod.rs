@@ -21,4 +21,4 @@ pub mod published;
 
 pub use self::benches::{ATRACE, BENCHES, Bench, INSTRUCTIONS, SUBSCRIBER};
 pub use self::id::{Id, State, Who};
-pub use self::kinds::{EVENTS, Event, LITERALS, SUBSCRIBERS, Subscriber, TracingCase, Way, tracing_name};
+pub use self::kinds::{Backend, EVENTS, Event, LITERALS, SUBSCRIBERS, Subscriber, TracingCase, tracing_name};

@@ -14,7 +14,7 @@ use tracing::{Event, Metadata, Subscriber, span};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{Layer, registry};
 
-use crate::catalogue::{SUBSCRIBERS, State, Subscriber as Kind, Way};
+use crate::catalogue::{Backend, SUBSCRIBERS, State, Subscriber as Kind};
 
 /// A kind of subscriber that can be installed.
 #[derive(Clone, Copy)]
@@ -136,8 +136,11 @@ fn installer(mode: &str) -> fn() {
 /// Makes a peer (a subscriber of another project). An empty `kind` is the peer's default configuration.
 pub const fn peer(mode: &'static str, peer: &'static str, kind: &'static str, install: fn()) -> Subject {
     let compared_to = &["no_subscriber"];
-    let (way, state) = (Way::Limit, State::Off);
-    Subject { of: Kind { mode, peer: Some(peer), kind, way, state, compared_to, counted: false }, install }
+    let (backend, state) = (Backend::Limit, State::Off);
+    Subject {
+        of: Kind { mode, peer: Some(peer), kind, backend, state, compared_to, counted: false },
+        install,
+    }
 }
 
 /// Returns the peers (subscribers of other projects) whose Cargo features are enabled.
