@@ -12,8 +12,8 @@
 #[inline(always)]
 pub fn counter() -> u64 {
     let ticks: u64;
-    // SAFETY: every x86-64 processor has its counter, and a process that may not use it was told so by `has_counter`. Linux
-    // allows every program to read aarch64's virtual counter. Neither changes memory.
+    // SAFETY: every x86-64 processor has its counter, and a process that may not use it has learnt so from
+    // `has_counter`. Linux allows every program to read aarch64's virtual counter. Neither changes memory.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         (ticks = std::arch::x86_64::_rdtsc());

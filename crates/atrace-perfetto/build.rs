@@ -7,7 +7,7 @@ fn main() {
     if std::env::var_os("DEP_CUTILS_NO_TRACING").is_some() {
         println!("cargo::rustc-cfg=no_tracing");
     }
-    // Built for size, each event goes the one way that all of them can go: see src/producer.rs.
+    // A program that is built for size has no fast path: src/producer.rs.
     println!("cargo::rustc-check-cfg=cfg(small)");
     if std::env::var_os("OPT_LEVEL").is_some_and(|level| level == "s" || level == "z") {
         println!("cargo::rustc-cfg=small");

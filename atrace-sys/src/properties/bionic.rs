@@ -279,17 +279,17 @@ impl Store {
     }
 }
 
-/// Returns `word` if its value equals the serial that `told`, a function of bionic, returns. Otherwise returns `None`.
-fn agreed(word: &'static AtomicU32, told: impl Fn() -> u32) -> Option<&'static AtomicU32> {
+/// Returns `word` if its value equals the serial that bionic reports (`reported`). Otherwise returns `None`.
+fn agreed(word: &'static AtomicU32, reported: impl Fn() -> u32) -> Option<&'static AtomicU32> {
     // More than one attempt, because it may be changing right now.
     for _ in 0..ATTEMPTS {
         let before = word.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        let told = told();
+        let reported = reported();
         fence(Ordering::Acquire);
         let after = word.load(Ordering::Relaxed);
         if before == after {
-            return (before == told).then_some(word);
+            return (before == reported).then_some(word);
         }
     }
     None

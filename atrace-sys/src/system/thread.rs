@@ -157,9 +157,9 @@ pub fn stack_bounds() -> Option<(usize, usize)> {
         if libc::pthread_getattr_np(libc::pthread_self(), &mut attributes) != 0 {
             return None;
         }
-        let told = libc::pthread_attr_getstack(&attributes, &mut low, &mut size) == 0;
+        let is_known = libc::pthread_attr_getstack(&attributes, &mut low, &mut size) == 0;
         libc::pthread_attr_destroy(&mut attributes);
-        if !told {
+        if !is_known {
             return None;
         }
     }

@@ -58,7 +58,7 @@ pub(crate) fn chosen() -> &'static Sink {
 pub(crate) fn choose_now() -> &'static Sink {
     let present = SINK.get();
     if !present.is_waiting() {
-        // Another thread of a parent may have published the sink just before the fork, and not yet told `first`.
+        // Another thread of a parent may have published the sink just before the fork, and not yet called `is_chosen`.
         is_chosen(present);
         return present;
     }

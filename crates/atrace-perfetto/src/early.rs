@@ -13,8 +13,8 @@ use crate::memory::{Arena, Loss};
 pub(crate) struct EarlyLosses {
     /// The number of events that were lost.
     pub(crate) events: AtomicU64,
-    /// The number of those events that are not counted in shared memory yet.
-    untold: AtomicU64,
+    /// The number of those events that are not published yet: shared memory does not count them.
+    unpublished: AtomicU64,
     /// The number of open slices whose begins were lost. Their ends will be lost as well.
     unbegun: AtomicU64,
 }
@@ -43,7 +43,7 @@ pub(crate) fn set_arena(arena: Option<&'static Arena>) {
 impl EarlyLosses {
     /// Sets all counts to 0.
     pub(crate) fn clear(&self) {
-        for count in [&self.events, &self.untold, &self.unbegun] {
+        for count in [&self.events, &self.unpublished, &self.unbegun] {
             count.store(0, Ordering::Relaxed);
         }
     }
@@ -78,19 +78,19 @@ impl EarlyLosses {
     #[inline(never)]
     pub(crate) fn count(&self) {
         self.events.fetch_add(1, Ordering::Relaxed);
-        self.untold.fetch_add(1, Ordering::SeqCst);
+        self.unpublished.fetch_add(1, Ordering::SeqCst);
         self.publish();
     }
 
     /// Returns whether lost events are not counted in shared memory yet.
-    pub(crate) fn has_untold(&self) -> bool {
-        self.untold.load(Ordering::Relaxed) != 0
+    pub(crate) fn has_unpublished(&self) -> bool {
+        self.unpublished.load(Ordering::Relaxed) != 0
     }
 
     /// Takes back the counts from this memory, which the service has not accepted: the next memory gets them.
     pub(crate) fn take_back(&self, arena: &Arena) {
         set_arena(None);
-        self.untold.fetch_add(arena.take_lost(Loss::Early).into(), Ordering::SeqCst);
+        self.unpublished.fetch_add(arena.take_lost(Loss::Early).into(), Ordering::SeqCst);
     }
 
     /// Moves the count of lost events to shared memory, if there is any.
@@ -101,7 +101,7 @@ impl EarlyLosses {
     #[inline(never)]
     pub(crate) fn publish(&self) {
         if let Some(arena) = arena() {
-            let events = self.untold.swap(0, Ordering::SeqCst);
+            let events = self.unpublished.swap(0, Ordering::SeqCst);
             arena.count_lost(Loss::Early, i32::try_from(events).unwrap_or(i32::MAX));
         }
     }

@@ -676,10 +676,10 @@ mod tests {
         assert_eq!((memory.lost(Loss::Early), memory.lost(Loss::NotPinned)), (2, 0));
         // If the service does not accept this memory, the next one has the count.
         shared.early.take_back(arena);
-        assert_eq!((memory.lost(Loss::Early), shared.early.has_untold()), (0, true));
+        assert_eq!((memory.lost(Loss::Early), shared.early.has_unpublished()), (0, true));
         set_arena(Some(arena));
         shared.early.publish();
-        assert_eq!((memory.lost(Loss::Early), shared.early.has_untold()), (2, false));
+        assert_eq!((memory.lost(Loss::Early), shared.early.has_unpublished()), (2, false));
         set_arena(None);
         arena.retire();
     }

@@ -191,7 +191,7 @@ extern "C" fn at_exit() {
     }
     // The first answer ends `wait` for good, so a lost connection that is being restored needs a wait of its own.
     let is_restored = || shared.presumed.load(Ordering::Acquire) == 0;
-    if is_answered() && shared.early.has_untold() {
+    if is_answered() && shared.early.has_unpublished() {
         wait_until(&is_restored, &AtomicU64::new(0), RESTORING_NS);
     }
     wait_for_sent(shared);
