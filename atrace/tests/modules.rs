@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules of `atrace-perfetto`, from the lowest to the highest.
-const PERFETTO: [&str; 30] = [
+const PERFETTO: [&str; 31] = [
     "names",
     "proto",
     "wire",
@@ -25,6 +25,7 @@ const PERFETTO: [&str; 30] = [
     "args",
     "hash",
     "callsite",
+    "track",
     "event",
     "category",
     "options",

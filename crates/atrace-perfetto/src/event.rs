@@ -8,6 +8,7 @@ use atrace_sys::text::cut;
 use crate::args::{Put, TRACK_NAME_MAX};
 use crate::callsite::{Number, Site};
 use crate::hash;
+use crate::track;
 
 /// The type of an event. The numbers are those of Perfetto's `TrackEvent.Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +109,7 @@ pub(crate) const TEXT_MAX: usize = 6 << 10;
 /// The maximum length in bytes of a name in a packet whose lengths have one byte.
 pub(crate) const SHORT: usize = 96;
 
-/// A track of this process. `producer.rs` has its constructors.
+/// A track of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Track<'a> {
     pub(crate) uuid: u64,
@@ -121,6 +122,29 @@ pub struct Track<'a> {
     /// event. This is so for the program's counters, and for the tracks of [`TracedOnTrack`] and
     /// [`end_traced`](crate::producer::end_traced).
     pub(crate) is_kept: bool,
+}
+
+impl<'a> Track<'a> {
+    /// Returns the track with this key and name.
+    #[inline(never)]
+    pub fn of(key: TrackKey, name: &'a str) -> Self {
+        Self::new(key, name, hash::of_name(name))
+    }
+
+    /// Returns the track of a counter. `hash` is the result of [`hash::of_name`] for the name.
+    #[inline(always)]
+    pub fn counter(name: &'a str, hash: u64) -> Self {
+        Self { is_counter: true, is_kept: true, ..Self::new(TrackKey::COUNTER, name, hash) }
+    }
+
+    /// Returns the track with this key and name. `hash` is the result of [`hash::of_name`] for the name.
+    #[inline(always)]
+    pub fn new(key: TrackKey, name: &'a str, hash: u64) -> Self {
+        let parent = track::process_track();
+        let seed = parent ^ key.number().wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let uuid = track::number(hash::seeded(seed, hash));
+        Self { uuid, parent, name: cut(name, TRACK_NAME_MAX), is_counter: false, is_kept: false }
+    }
 }
 
 /// An event to be encoded.

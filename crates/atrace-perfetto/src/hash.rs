@@ -18,6 +18,12 @@ pub(crate) const fn mix(state: u64, word: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
+/// Derives a number from a text's [hash](hash()). Different seeds give the same text different numbers.
+#[inline(always)]
+pub(crate) const fn seeded(seed: u64, hash: u64) -> u64 {
+    mix(mix(hash, seed), FACTOR)
+}
+
 /// Returns the hash of a text.
 #[inline]
 pub(crate) const fn hash(text: &[u8]) -> u64 {
@@ -52,5 +58,25 @@ const fn last_word(text: &[u8]) -> u64 {
             rest = behind;
         }
         word
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_have_numbers_of_their_own() {
+        let mut texts = vec![&b""[..], b"a", b"b", b"\0", b"\0\0", b"abcdefgh", b"abcdefgh\0", b"abcdefghi"];
+        // Texts of each length, with a different byte at each position.
+        let others: Vec<Vec<u8>> = (1..20)
+            .flat_map(|len| (0..=len).map(move |at| (0..len).map(|byte| 1 + u8::from(byte == at)).collect()))
+            .collect();
+        texts.extend(others.iter().map(Vec::as_slice));
+        let mut numbers: Vec<_> =
+            texts.iter().flat_map(|text| [0, 1, 2].map(|seed| seeded(seed, hash(text)))).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 3 * texts.len());
     }
 }

@@ -7,7 +7,7 @@
 //! The parts, from an event down to the memory:
 //!
 //! - [`producer`]: the interface for tracers: the connection, and the functions that write events;
-//! - [`event`], [`args`], [`callsite`], [`category`], [`hash`]: the parts of an event;
+//! - [`event`], [`args`], [`callsite`], [`category`], [`hash`], `track`: the parts of an event;
 //! - `writer`: the state with which one thread writes for one session; `unmatched` and `interned` are parts of
 //!   this state;
 //! - `packet`: the encoding of packets;
@@ -60,6 +60,7 @@ pub mod recording;
 pub mod socket;
 mod startup;
 pub mod trace_file;
+mod track;
 mod unmatched;
 pub mod wire;
 mod writer;

@@ -46,7 +46,6 @@ use crate::args::{FLOW_ROOM, NAME_MAX as ARG_NAME_MAX, flow, key_number};
 use crate::callsite::Site;
 use crate::category;
 use crate::event::{Amount, Event, TEXT_MAX, Track, Type};
-use crate::hash::{FACTOR, mix};
 
 /// The maximum size of the parts that every event has, in bytes: lengths, the time, flags, the type and one
 /// category.
@@ -303,14 +302,6 @@ pub(crate) fn describe_any(chunk: &mut Chunk, track: &Track<'_>) -> bool {
     describe::<false>(chunk, track)
 }
 
-/// The number of bits of a track's number.
-const TRACK_BITS: u32 = 56;
-
-/// Makes a track's number from any 64 bits. The number is never 0, and its varint has exactly eight bytes.
-pub(crate) const fn track(bits: u64) -> u64 {
-    bits >> (64 - TRACK_BITS) | 1 << (TRACK_BITS - 1)
-}
-
 /// Does the same as [`spread`], but is not inlined, because it is for packets that are rarely written.
 #[inline(never)]
 fn called_spread(track: u64) -> [u8; 8] {
@@ -346,12 +337,6 @@ fn called_full(number: u64) -> [u8; 10] {
     bytes
 }
 
-/// Derives a number from a text's [hash](crate::hash). Different seeds give the same text different numbers.
-#[inline(always)]
-pub(crate) const fn seeded(seed: u64, hash: u64) -> u64 {
-    mix(mix(hash, seed), FACTOR)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,6 +344,7 @@ mod tests {
     use crate::event::SHORT;
     use crate::memory::Arena;
     use crate::proto::{Reader, Value};
+    use crate::track;
 
     #[test]
     fn levels_have_names_by_their_numbers() {
@@ -387,7 +373,7 @@ mod tests {
     #[test]
     fn a_tracks_number_has_eight_bytes() {
         for bits in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210] {
-            let track = track(bits);
+            let track = track::number(bits);
             let bytes = [&[0x08][..], &spread(track)].concat();
             let mut reader = Reader::new(&bytes);
             assert_eq!(reader.next().map(|(_, value)| value.number()), Some(track));
@@ -418,8 +404,13 @@ mod tests {
     fn an_event_with_a_time_of_its_own_names_the_clock() {
         let (arena, _) = Arena::make(1).unwrap();
         let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
-        let track =
-            Some(Track { uuid: track(1), parent: track(2), name: "lane", is_counter: false, is_kept: false });
+        let track = Some(Track {
+            uuid: track::number(1),
+            parent: track::number(2),
+            name: "lane",
+            is_counter: false,
+            is_kept: false,
+        });
         for time in [1, 1 << 40, u64::MAX] {
             let begin = Event { track, name: Some("life"), time, ..Event::new(Type::Begin, 1 << 12) };
             let (start, room) = (chunk.at(), chunk.room());
@@ -473,8 +464,8 @@ mod tests {
             let (arena, _) = Arena::make(1).unwrap();
             let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
             let track = Track {
-                uuid: track(1),
-                parent: !track(2),
+                uuid: track::number(1),
+                parent: !track::number(2),
                 name: &name,
                 is_counter: len % 2 == 1,
                 is_kept: false,
@@ -545,8 +536,8 @@ mod tests {
         let start = chunk.at();
         let counter = |number: u64, value| Event {
             track: Some(Track {
-                uuid: track(number),
-                parent: track(2),
+                uuid: track::number(number),
+                parent: track::number(2),
                 name: "",
                 is_counter: true,
                 is_kept: true,
@@ -568,7 +559,7 @@ mod tests {
             let numbers: Vec<_> = fields.into_iter().map(|(field, value)| (field, value.number())).collect();
             assert_eq!(
                 (time, numbers),
-                (since, vec![(9, 4), (3, 28), (11, track(value as u64)), (30, value as u64)])
+                (since, vec![(9, 4), (3, 28), (11, track::number(value as u64)), (30, value as u64)])
             );
         }
         while form::<true, true>(&mut chunk, 1, &counter(1, 1)) {}
@@ -724,22 +715,5 @@ mod tests {
             }
         }
         arena.retire();
-    }
-
-    #[test]
-    fn texts_have_numbers_of_their_own() {
-        use crate::hash::hash;
-
-        let mut texts = vec![&b""[..], b"a", b"b", b"\0", b"\0\0", b"abcdefgh", b"abcdefgh\0", b"abcdefghi"];
-        // Texts of each length, with a different byte at each position.
-        let others: Vec<Vec<u8>> = (1..20)
-            .flat_map(|len| (0..=len).map(move |at| (0..len).map(|byte| 1 + u8::from(byte == at)).collect()))
-            .collect();
-        texts.extend(others.iter().map(Vec::as_slice));
-        let mut numbers: Vec<_> =
-            texts.iter().flat_map(|text| [0, 1, 2].map(|seed| seeded(seed, hash(text)))).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        assert_eq!(numbers.len(), 3 * texts.len());
     }
 }

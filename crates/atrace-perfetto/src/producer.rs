@@ -44,22 +44,19 @@ use crate::pool::{ASK, COMPARE, Guard, PRESUMED, Session, Shared};
 use crate::socket;
 use atrace_sys::fork::{generation, wipes};
 use atrace_sys::process::{self, Undisturbed};
-use atrace_sys::text::cut;
 use atrace_sys::thread;
 use atrace_sys::{Errno, OnceRef, Result};
 
-use crate::args::TRACK_NAME_MAX;
 use crate::callsite::Site;
 use crate::changes::changed;
 use crate::connection_state::ConnectionState;
 use crate::early;
-use crate::event::{Amount, End, Event, Form, LongText, Short, ShortText, Track, TrackKey, Type, Written};
-use crate::hash;
+use crate::event::{Amount, End, Event, Form, LongText, Short, ShortText, Track, Type, Written};
 use crate::link::{self, Environment};
-use crate::packet;
 pub use crate::startup::is_linked;
 use crate::startup::{self, LINKED};
-use crate::writer::{self, POOL, PROCESS_TRACK, Writer, WriterSlot, process_track};
+use crate::track::{self, process_track};
+use crate::writer::{self, POOL, Writer, WriterSlot};
 
 /// Whether [`expect_events`] was called, in this process or an ancestor.
 static IS_EXPECTED: AtomicBool = AtomicBool::new(false);
@@ -285,7 +282,7 @@ pub(crate) fn prepare() -> Option<&'static Shared> {
         process::with_argv0(|_| ());
         clock::prepare();
         thread::prepare();
-        PROCESS_TRACK.store(track_of_process(process::start_time(), process::raw_id()), Ordering::Relaxed);
+        track::prepare(process::start_time(), process::raw_id());
         at_fork();
         PREPARED.store(this, Ordering::Release);
     }
@@ -294,16 +291,6 @@ pub(crate) fn prepare() -> Option<&'static Shared> {
         return None;
     }
     POOL.make(&(end_thread as fn(usize))).ok()
-}
-
-/// Returns the number of a process's track: the 64-bit FNV-1a hash of its start time and its id. The number of a
-/// thread's track is the exclusive-or of this number and the thread's id.
-///
-/// This is the rule of Perfetto's SDK (`ComputeProcessUuid` in `src/tracing/track.cc`). So the SDK and all copies of
-/// this library in a process write to the same tracks, before and after `exec`.
-fn track_of_process(start_time: u64, id: u32) -> u64 {
-    let bytes = start_time.to_ne_bytes().into_iter().chain(id.to_ne_bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// Runs at the end of a thread that had a slot.
@@ -603,7 +590,8 @@ pub fn end(tags: u64) {
     _ = write_fast::<true>(Event::new(Type::End, tags), otherwise);
 }
 
-/// Sets the counter with this name to an integer. `hash` is the result of [`hash::of_name`] for the name.
+/// Sets the counter with this name to an integer. `hash` is the result of [`hash::of_name`](crate::hash::of_name) for
+/// the name.
 #[inline(always)]
 pub fn count(tags: u64, name: &str, hash: u64, value: i64) -> Option<Written> {
     let track = Track::counter(name, hash);
@@ -616,29 +604,6 @@ pub fn count(tags: u64, name: &str, hash: u64, value: i64) -> Option<Written> {
     write_fast::<true>(make(), || write(&make()))
 }
 
-impl<'a> Track<'a> {
-    /// Returns the track with this key and name.
-    #[inline(never)]
-    pub fn of(key: TrackKey, name: &'a str) -> Self {
-        Self::new(key, name, hash::of_name(name))
-    }
-
-    /// Returns the track of a counter. `hash` is the result of [`hash::of_name`] for the name.
-    #[inline(always)]
-    pub fn counter(name: &'a str, hash: u64) -> Self {
-        Self { is_counter: true, is_kept: true, ..Self::new(TrackKey::COUNTER, name, hash) }
-    }
-
-    /// Returns the track with this key and name. `hash` is the result of [`hash::of_name`] for the name.
-    #[inline(always)]
-    pub fn new(key: TrackKey, name: &'a str, hash: u64) -> Self {
-        let parent = process_track();
-        let seed = parent ^ key.number().wrapping_mul(0xd6e8_feb8_6659_fd93);
-        let uuid = packet::track(packet::seeded(seed, hash));
-        Self { uuid, parent, name: cut(name, TRACK_NAME_MAX), is_counter: false, is_kept: false }
-    }
-}
-
 /// Returns the flow number for this process's `id`. Other processes get different numbers for the same
 /// `id`.
 #[inline(always)]
@@ -649,12 +614,15 @@ pub fn flow_number(id: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::TRACK_NAME_MAX;
     use crate::callsite::{About, BEYOND, Number};
-    use crate::event::{Call, Named, OnTrack, Traced, TracedOnTrack, WholeArgs};
+    use crate::event::{Call, Named, OnTrack, Traced, TracedOnTrack, TrackKey, WholeArgs};
+    use crate::hash;
     use crate::memory::Part;
     use crate::pool::OWN_SESSION;
     use crate::proto::{Reader, Value};
     use crate::tests::is_alone;
+    use atrace_sys::text::cut;
 
     #[derive(Debug)]
     struct Nowhere;

@@ -29,7 +29,7 @@
 //! A writer is used by its thread while the thread is pinned, and by the thread that serves the session after the
 //! session was closed or the writer's thread has ended; see `pin.rs`. A writer itself has no atomics or locks.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::abi::Layout;
@@ -44,19 +44,11 @@ use crate::event::{Event, TEXT_MAX, Track, Type};
 use crate::interned::Interned;
 use crate::options::{FILTERS, NOT_FAST, STALL, THREAD_TIME};
 use crate::packet::{self, state};
+use crate::track::process_track;
 use crate::unmatched::UnmatchedEnds;
 
 /// The slots of the threads and sessions of this process, with their writers.
 pub(crate) static POOL: Pool<Writer> = Pool::new();
-/// The number (`uuid`) of the process's track.
-pub(crate) static PROCESS_TRACK: AtomicU64 = AtomicU64::new(0);
-
-/// Returns the number (`uuid`) of the process's track, which is the parent of the process's other tracks, except the
-/// counters of processor time.
-#[inline(always)]
-pub(crate) fn process_track() -> u64 {
-    PROCESS_TRACK.load(Ordering::Relaxed)
-}
 
 /// The number of chunks after which a writer writes its incremental state anew.
 const CHUNKS_A_STATE: u32 = 8;
@@ -639,6 +631,7 @@ mod tests {
     use crate::memory::Part;
     use crate::pool::Shared;
     use crate::proto::{Reader, Value};
+    use crate::track;
 
     use super::*;
 
@@ -688,7 +681,7 @@ mod tests {
     fn no_room_is_kept_for_definitions_that_the_reader_has() {
         static NUMBER: Number = Number::new();
         let name = "counter ".repeat(60);
-        let uuid = packet::track(7 << 60);
+        let uuid = track::number(7 << 60);
         let counter = Track { uuid, parent: 1, name: &name, is_counter: true, is_kept: true };
         let site = Some(Site::named(&NUMBER, "a constant name"));
         let named = Event { site, ..Event::new(Type::Instant, 0b11) };
@@ -723,7 +716,7 @@ mod tests {
         let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
         let begin = Event { name: Some("name"), ..Event::new(Type::Begin, 1) };
         let track =
-            Track { uuid: packet::track(7 << 60), parent: 1, name: "row", is_counter: false, is_kept: false };
+            Track { uuid: track::number(7 << 60), parent: 1, name: "row", is_counter: false, is_kept: false };
         let long = "long ".repeat(2000);
         let whole = Event { name: Some(&long), whole_args: Some(WholeArgs(&|_| ())), ..begin };
         assert!(!writer.event_fast::<true, true>(slot.epoch, &begin, 1000));

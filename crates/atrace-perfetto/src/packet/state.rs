@@ -178,8 +178,8 @@ mod tests {
     use crate::abi::Layout;
     use crate::memory::Arena;
     use crate::packet::tests::packets;
-    use crate::packet::track;
     use crate::proto::{Reader, Value};
+    use crate::track;
 
     /// Returns the field at the end of `path`, which leads through nested messages.
     fn field<'a>(packet: &'a [u8], path: &[u32]) -> Option<Value<'a>> {
@@ -204,7 +204,7 @@ mod tests {
         {
             let mut chunk = arena.open(Layout::Small, 1, 0, 1).unwrap();
             let (start, room) = (chunk.at(), chunk.room());
-            let process_track = !track(7); // All 64 bits are used.
+            let process_track = !track::number(7); // All 64 bits are used.
             assert!(write(&mut chunk, process_track, now, is_first, is_lost));
             let taken = room - chunk.room();
             let found = packets(start, chunk.at());

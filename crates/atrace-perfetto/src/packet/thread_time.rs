@@ -6,9 +6,10 @@
 
 use atrace_sys::{clock, thread};
 
-use super::seeded;
 use crate::event::Track;
+use crate::hash::seeded;
 use crate::proto::Writer;
+use crate::track;
 
 /// The name by which readers recognise the counter.
 const NAME: &str = "thread_time";
@@ -21,7 +22,7 @@ pub(crate) const SAMPLE_ROOM: usize = SAMPLE_MAX + 42 + NAME.len();
 /// thread's track, whose number is computed from `process`, the number of the process's track.
 pub(crate) fn track(process: u64) -> Track<'static> {
     let parent = process ^ u64::from(thread::number().unwrap_or_default());
-    let uuid = super::track(seeded(parent, u64::from_le_bytes(*b"cpu time")));
+    let uuid = track::number(seeded(parent, u64::from_le_bytes(*b"cpu time")));
     Track { uuid, parent, name: NAME, is_counter: true, is_kept: false }
 }
 
