@@ -2,6 +2,8 @@
 //! descriptors, so that they keep none open.
 
 #[cfg(not(no_tracing))]
+mod bare;
+#[cfg(not(no_tracing))]
 pub mod confinement;
 #[cfg(not(no_tracing))]
 pub mod ending;
@@ -15,11 +17,11 @@ use std::sync::atomic::{AtomicU8, Ordering, compiler_fence};
 #[cfg(not(no_tracing))]
 use std::time::Duration;
 
+#[cfg(not(no_tracing))]
+pub use self::bare::{is_bare, spawn_bare};
 use crate::system;
 #[cfg(no_tracing)]
 use crate::system::is_bare;
-#[cfg(not(no_tracing))]
-pub use crate::system::{is_bare, spawn_bare};
 pub use crate::system::{is_thread as is_there, mapped_from, stack_bounds as stack, thread_number as number};
 
 /// Starts a thread that the caller can't join and on which no signal of the process is delivered. A panic ends the

@@ -7,6 +7,8 @@
 //! Source of the counters' properties: Intel's manual, volume 3, "Invariant TSC"; Arm's document "The Generic
 //! Timer".
 
+pub use crate::system::{process_time, thread_time, time_of_thread};
+
 /// Reads the processor's counter. The result is only valid if [`has_counter`] returned true.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(any(miri, no_tracing))))]
 #[inline(always)]
@@ -58,34 +60,6 @@ pub fn has_counter() -> bool {
 #[cfg(any(miri, no_tracing, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub fn has_counter() -> bool {
     false
-}
-
-/// Returns the processor time that the calling thread has used, in nanoseconds, or `None` if the system does not
-/// report it. Makes a system call.
-pub fn thread_time() -> Option<u64> {
-    crate::system::processor_time(Of::ThisThread)
-}
-
-/// Returns the processor time that all threads of the process have used, in nanoseconds, or `None` if the system
-/// does not report it. Makes a system call.
-pub fn process_time() -> Option<u64> {
-    crate::system::processor_time(Of::Process)
-}
-
-/// Returns the processor time that another thread of this process has used, in nanoseconds. Returns `None` if the
-/// thread has ended, or if the system does not report the time. `thread` is the thread's
-/// [number](crate::thread::number). Makes a system call.
-pub fn time_of_thread(thread: u32) -> Option<u64> {
-    crate::system::processor_time(Of::Thread(thread))
-}
-
-/// The threads whose processor time is to be returned.
-pub(crate) enum Of {
-    /// All threads of the process.
-    Process,
-    ThisThread,
-    /// The thread with this number.
-    Thread(u32),
 }
 
 #[cfg(all(test, target_os = "linux"))]

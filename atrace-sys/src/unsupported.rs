@@ -6,7 +6,6 @@
 use std::ffi::{CStr, OsStr, c_void};
 use std::io;
 
-use crate::timer::Of;
 use crate::word::Place;
 
 /// Does nothing: on these systems, this crate never changes errno.
@@ -87,7 +86,17 @@ pub fn at_exit(_: extern "C" fn()) -> bool {
 }
 
 /// Returns `None`: the processor time is not known.
-pub(crate) fn processor_time(_: Of) -> Option<u64> {
+pub fn thread_time() -> Option<u64> {
+    None
+}
+
+/// Returns `None`: the processor time is not known.
+pub fn process_time() -> Option<u64> {
+    None
+}
+
+/// Returns `None`: the processor time is not known.
+pub fn time_of_thread(_: u32) -> Option<u64> {
     None
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 
-use crate::system::{Descriptor, c, zeros};
+use crate::system::{Descriptor, c, clock_time, zeros};
 
 /// The resources that a process has used, including those of the children for which it waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Usage {
 pub fn processor_time(process: u32) -> io::Result<u64> {
     // The kernel's number of a process's clock: the inverted process id, and 2 for the scheduler's precise time.
     let clock = !(process as libc::clockid_t) << 3 | 2;
-    crate::clock::time(clock, true).ok_or_else(io::Error::last_os_error)
+    clock_time(clock, true).ok_or_else(io::Error::last_os_error)
 }
 
 /// Waits until a child has ended. Returns the child's status, encoded as by `wait(2)`, and the resources that the child

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 pub(crate) mod bare;
 pub(crate) mod c;
+mod clock;
 #[cfg(target_os = "linux")]
 pub(crate) mod directory;
 mod errno;
@@ -24,6 +25,8 @@ mod process;
 pub(crate) mod signals;
 mod thread;
 
+pub(crate) use self::clock::clock_time;
+pub use self::clock::{process_time, thread_time, time_of_thread};
 pub use self::errno::{Errno, ErrnoGuard, Result};
 pub use self::file::Descriptor;
 pub use self::library::stay_loaded;
@@ -36,7 +39,7 @@ pub(crate) use self::signals::complain;
 pub(crate) use self::thread::{
     close_range, leave_descriptors, seccomp_mode, set_cancelable, spawn, thread_name,
 };
-pub use self::thread::{is_bare, is_thread, spawn_bare, stack_bounds, thread_number};
+pub use self::thread::{is_thread, stack_bounds, thread_number};
 
 /// Types for which zeroes are a valid value, such as those whose values the C library or the kernel fills in.
 ///

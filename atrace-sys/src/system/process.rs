@@ -6,7 +6,6 @@ use std::ffi::{CStr, c_int};
 use super::errno::{errno, set_errno};
 use super::{ErrnoGuard, Mapped, Plain, Result, c, file, stay_loaded};
 use crate::c_text::CText;
-use crate::timer::Of;
 use crate::word::{OnceRef, offer};
 
 /// Returns the id of the calling process as a number. This asks the kernel, because bionic, and glibc before 2.25,
@@ -94,17 +93,6 @@ pub fn around_fork(before: extern "C" fn(), in_parent: extern "C" fn(), in_child
 pub fn at_exit(body: extern "C" fn()) -> bool {
     stay_loaded();
     cfg!(miri) || c::atexit(body) == 0
-}
-
-/// Returns the processor time of the calling thread, or of the process, in nanoseconds.
-pub(crate) fn processor_time(of: Of) -> Option<u64> {
-    let clock = match of {
-        Of::Process => libc::CLOCK_PROCESS_CPUTIME_ID,
-        Of::ThisThread => libc::CLOCK_THREAD_CPUTIME_ID,
-        // The kernel's number: the inverted thread id, 4 for a thread, and 2 for the scheduler's precise time.
-        Of::Thread(thread) => !(thread as libc::clockid_t) << 3 | 6,
-    };
-    crate::clock::time(clock, true)
 }
 
 /// The type of the constants `RLIMIT_…`, which differs between C libraries.
