@@ -10,6 +10,7 @@ use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber}
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::{Extensions, LookupSpan, SpanRef};
 
+use crate::async_spans::AsyncSpans;
 use crate::callsites::Callsite;
 use crate::interest_cache::{Follower, ORDINARY};
 use crate::metered::Call;
@@ -17,21 +18,6 @@ use crate::recorder::Recorder;
 use crate::span::Span;
 use crate::span_stack::{self, Owner, flow_id};
 use crate::span_store::{self, by_id};
-
-/// Where a span is shown: on the threads that enter it, as an async slice for its whole life, or both.
-///
-/// See [`AtraceLayer::with_async_spans`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum AsyncSpans {
-    /// Spans are shown on threads only.
-    Never,
-    /// Spans are shown on threads and as an async slice: for Perfetto only if the span is asynchronous, for
-    /// ATrace always.
-    Beside,
-    /// Spans are shown as an async slice only, whether they are asynchronous or not.
-    Instead,
-}
 
 /// Writes spans and events to ATrace or to Perfetto. A program uses this type under one of its two names,
 /// [`AtraceSubscriber`](crate::AtraceSubscriber), or [`AtraceLayer`] if `IN_STACK` is true. Both have the options that

@@ -223,6 +223,7 @@
 //! The text format is that of AOSP's `libatrace_tracing_subscriber`. Perfetto's systrace importer reads it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod async_spans;
 mod callsites;
 mod directives;
 mod fields;
@@ -254,9 +255,10 @@ mod sync {
     pub(crate) use std::sync::atomic;
 }
 
+pub use async_spans::AsyncSpans;
 pub use filter::AtraceFilter;
 pub use interest_cache::after_fork;
-pub use layer::{AsyncSpans, Atrace, AtraceLayer};
+pub use layer::{Atrace, AtraceLayer};
 #[cfg(feature = "log-bridge")]
 pub use log_bridge::{init_log, init_log_beside};
 pub use subscriber::AtraceSubscriber;

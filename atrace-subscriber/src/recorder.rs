@@ -22,7 +22,7 @@ use atrace::{AtraceTag, NameWriter, atrace_instant_for_track, atrace_is_tag_enab
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Event, Interest, Metadata};
 
-use crate::AsyncSpans;
+use crate::async_spans::AsyncSpans;
 use crate::callsites::{Callsite, CallsiteInfo, Found};
 use crate::directives::Directives;
 use crate::metered::{self, Call, Meter, billed};

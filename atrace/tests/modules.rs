@@ -1,6 +1,8 @@
-//! The modules of this crate, of `atrace-perfetto` and of `atrace-bill` depend on each other in one direction: each
-//! module depends only on modules before it in the lists below. The test reads the names after `crate::` in their
-//! sources, without their tests.
+//! Crates, and the modules of each library and of the command, depend on each other in one direction: each depends only
+//! on those before it in the lists below. The tests read the dependencies in the manifests, and the names after
+//! `crate::` in the sources, without the tests of either.
+//!
+//! An entry with several names is a group of modules that use each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -51,6 +53,89 @@ const ATRACE: [&str; 23] = [
 /// The modules of `atrace-bill`, from the lowest to the highest.
 const BILL: [&str; 6] = ["estimate", "raw", "bill", "directives", "json", "table"];
 
+/// The modules of `atrace-paired`, from the lowest to the highest.
+const PAIRED: [&str; 7] = ["interval", "groups", "ranks", "looks", "sample", "simulated", "slices"];
+
+/// The modules of `atrace-sys`, from the lowest to the highest.
+const SYS: [&str; 24] = [
+    "bindings",
+    "c_text",
+    "text",
+    "panics",
+    "glob",
+    "word",
+    "system",
+    "futex",
+    "clock",
+    "timer",
+    "usage",
+    "memory",
+    "privsep",
+    "cutils",
+    "ndk",
+    "fork",
+    "process",
+    "properties",
+    "fence",
+    "thread",
+    "marker",
+    "state",
+    "probe",
+    "socket",
+];
+
+/// The modules of `atrace-subscriber`, from the lowest to the highest.
+///
+/// One word stands for a span: the number of its callsite, or its slot in the span store. So `span` asks the store
+/// about spans that have a slot. The store keeps the parents of its spans as such words, and when it closes a span that
+/// only one thread had entered, it makes the span stack of that thread forget the span. The stack holds such words, and
+/// reads the stored fields and flows of the spans that a thread enters.
+const SUBSCRIBER: [&str; 17] = [
+    "parts",
+    "async_spans",
+    "directives",
+    "fields",
+    "callsites",
+    "slots",
+    "interest_cache",
+    "filter",
+    "lanes",
+    "span span_store span_stack",
+    "metered",
+    "typed",
+    "recorder",
+    "layer",
+    "subscriber",
+    "live",
+    "log_bridge",
+];
+
+/// The modules of `atrace-cli`, from the lowest to the highest.
+const CLI: [&str; 8] =
+    ["escape", "process", "privsep", "tracefs", "service", "consumer", "doctor", "command"];
+
+/// The modules of the command, from the lowest to the highest.
+const COMMAND: [&str; 12] = [
+    "terminal", "caller", "stores", "file", "notes", "buffer", "program", "run", "record", "cost", "switch",
+    "doctor",
+];
+
+/// The crates of the workspace, from the lowest to the highest. A crate's tests may use higher crates.
+const CRATES: [&str; 12] = [
+    "atrace-sys",
+    "atrace-perfetto",
+    "atrace-paired",
+    "atrace-bill",
+    "atrace",
+    "atrace-subscriber",
+    "atrace-cli",
+    "atrace-plugin",
+    "cc-bench",
+    "atrace-benches",
+    "atrace-models",
+    "atrace-real-service",
+];
+
 /// Returns the files of each module of a crate.
 fn files(sources: &Path) -> BTreeMap<String, Vec<PathBuf>> {
     fn add(place: &Path, files: &mut Vec<PathBuf>) {
@@ -71,7 +156,9 @@ fn files(sources: &Path) -> BTreeMap<String, Vec<PathBuf>> {
         };
         add(&path, found.entry(module.to_owned()).or_default());
     }
-    found.remove("tests");
+    // A module's root, a program that calls the library, the replacements of parts of several modules on other systems,
+    // and tests.
+    ["lib", "mod", "main", "unsupported", "tests"].iter().for_each(|name| _ = found.remove(*name));
     found
 }
 
@@ -79,10 +166,13 @@ fn files(sources: &Path) -> BTreeMap<String, Vec<PathBuf>> {
 fn code(path: &Path) -> String {
     let is_test = ["tests.rs", "reference.rs"].iter().any(|name| path.ends_with(name));
     let text = if is_test { String::new() } else { fs::read_to_string(path).unwrap() };
-    let begins = ["#[cfg(test)]\nmod tests {", "#[cfg(test)]\npub(crate) mod tests {", "#[cfg(all(test"];
-    let end = begins.iter().find_map(|begin| text.find(begin));
-    let lines = text[..end.unwrap_or(text.len())].lines();
-    lines.map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+    let lines: Vec<_> = text.lines().collect();
+    let is_begin = |line: &&str| {
+        ["mod tests {", "pub(crate) mod tests {"].contains(line) || line.starts_with("#[cfg(all(test")
+    };
+    let end = lines.iter().position(is_begin).unwrap_or(lines.len());
+    let lines = lines[..end].iter().map(|line| line.split("//").next().unwrap_or_default());
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn is_name(character: char) -> bool {
@@ -147,15 +237,16 @@ fn root_names(code: &str) -> BTreeMap<Option<String>, String> {
     names
 }
 
-/// Returns the dependencies between a crate's modules.
-fn dependencies(sources: &Path) -> BTreeSet<(String, String)> {
+/// Returns the dependencies between the modules in a directory: those of the crate or, with another `root` than
+/// `crate::`, of a module of the crate.
+fn dependencies(sources: &Path, root: &str) -> BTreeSet<(String, String)> {
     let files = files(sources);
-    let names = root_names(&code(&sources.join("lib.rs")));
+    let names = root_names(&code(&sources.join(if root == "crate::" { "lib.rs" } else { "mod.rs" })));
     let mut found = BTreeSet::new();
-    for (module, paths) in files.iter().filter(|(module, _)| *module != "lib") {
+    for (module, paths) in &files {
         for path in paths {
             let code = code(path);
-            let mut named = named_after(&code, "crate::");
+            let mut named = named_after(&code, root);
             let directory = if path.ends_with("mod.rs") { path.parent() } else { Some(path.as_path()) };
             if directory.and_then(Path::parent) == Some(sources) {
                 named.extend(named_after(&code, "super::"));
@@ -177,36 +268,47 @@ fn dependencies(sources: &Path) -> BTreeSet<(String, String)> {
     found
 }
 
-/// Returns the dependencies on a module that is not lower in this order.
+/// Returns the entry of a module or crate in this order.
+fn place(order: &[&str], name: &str) -> usize {
+    let is_it = |entry: &&str| entry.split(' ').any(|one| one == name);
+    order.iter().position(is_it).unwrap_or_else(|| panic!("`{name}` is in no list"))
+}
+
+/// Returns the dependencies on a module of a higher entry in this order.
 fn upward(found: &BTreeSet<(String, String)>, order: &[&str]) -> Vec<String> {
-    let place = |module: &String| {
-        order.iter().position(|name| name == module).unwrap_or_else(|| panic!("`{module}` is in no list"))
-    };
-    let is_upward = |(from, to): &&(String, String)| place(from) <= place(to);
+    let is_upward = |(from, to): &&(String, String)| place(order, from) < place(order, to);
     found.iter().filter(is_upward).map(|(from, to)| format!("{from} uses {to}")).collect()
 }
 
-/// Checks a crate that has at least `least` dependencies between its modules.
-fn check(sources: &str, order: &[&str], least: usize) {
+/// Checks the modules in a directory, which have at least `least` dependencies on each other.
+fn check(sources: &str, root: &str, order: &[&str], least: usize) {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join(sources);
-    let unlisted: Vec<_> =
-        files(&sources).into_keys().filter(|name| !order.contains(&name.as_str())).collect();
-    assert!(unlisted == ["lib"], "to be listed: {unlisted:?}");
-    let found = dependencies(&sources);
+    let listed: BTreeSet<_> = order.iter().flat_map(|entry| entry.split(' ')).map(str::to_owned).collect();
+    assert_eq!(files(&sources).into_keys().collect::<BTreeSet<_>>(), listed);
+    let found = dependencies(&sources, root);
     assert_eq!(upward(&found, order), [""; 0]);
-    // In the reversed order no dependency points down, so all of them are reported.
+    // In the reversed order, all dependencies are reported except those within a group.
     let reversed: Vec<_> = order.iter().rev().copied().collect();
-    assert!(found.len() >= least && upward(&found, &reversed).len() == found.len(), "{found:?}");
+    let is_within = |(from, to): &&(String, String)| place(order, from) == place(order, to);
+    let within: Vec<_> = found.iter().filter(is_within).collect();
+    assert_eq!(upward(&found, &reversed).len(), found.len() - within.len());
+    assert!(found.len() >= least, "{found:?}");
+    // A group is needed only for modules that use each other.
+    for entry in order.iter().filter(|entry| entry.contains(' ')) {
+        let is_used = |name: &str| within.iter().any(|(_, to)| to == name);
+        let uses = |name: &str| within.iter().any(|(from, _)| from == name);
+        assert!(entry.split(' ').all(|name| is_used(name) && uses(name)), "no group: {entry}");
+    }
 }
 
 #[test]
 fn modules_use_only_lower_ones() {
-    check("src", &ATRACE, 50);
+    check("src", "crate::", &ATRACE, 50);
 }
 
 #[test]
 fn modules_of_the_producer_use_only_lower_ones() {
-    check("../crates/atrace-perfetto/src", &PERFETTO, 50);
+    check("../crates/atrace-perfetto/src", "crate::", &PERFETTO, 50);
 }
 
 #[test]
@@ -225,5 +327,61 @@ fn dependencies_are_found() {
 
 #[test]
 fn modules_of_the_bill_use_only_lower_ones() {
-    check("../crates/bill/src", &BILL, 8);
+    check("../crates/bill/src", "crate::", &BILL, 8);
+}
+
+#[test]
+fn modules_of_the_statistics_use_only_lower_ones() {
+    check("../crates/paired/src", "crate::", &PAIRED, 5);
+}
+
+#[test]
+fn modules_of_the_systems_interfaces_use_only_lower_ones() {
+    check("../atrace-sys/src", "crate::", &SYS, 40);
+}
+
+#[test]
+fn modules_of_the_subscriber_use_only_lower_ones() {
+    check("../atrace-subscriber/src", "crate::", &SUBSCRIBER, 35);
+}
+
+#[test]
+fn modules_of_the_command_use_only_lower_ones() {
+    check("../crates/atrace-cli/src", "crate::", &CLI, 15);
+    check("../crates/atrace-cli/src/command", "crate::command::", &COMMAND, 30);
+}
+
+/// Returns the crates of the workspace on which a crate's code depends. Its tests are not part of it.
+fn crates_of(manifest: &str) -> Vec<&str> {
+    let mut is_of_code = false;
+    let mut found = Vec::new();
+    for line in manifest.lines() {
+        if let Some(section) = line.strip_prefix('[') {
+            is_of_code = section.ends_with("dependencies]") && !section.ends_with("dev-dependencies]");
+        }
+        let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+        if is_of_code && CRATES.contains(&name) {
+            found.push(name);
+        }
+    }
+    found
+}
+
+#[test]
+fn crates_use_only_lower_ones() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let workspace = fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let members = workspace.lines().find_map(|line| line.strip_prefix("members = [")).unwrap();
+    let (mut names, mut found) = (BTreeSet::new(), 0);
+    for member in members.split('"').skip(1).step_by(2) {
+        let manifest = fs::read_to_string(root.join(member).join("Cargo.toml")).unwrap();
+        let name = manifest.lines().find_map(|line| line.strip_prefix("name = ")).unwrap().trim_matches('"');
+        for other in crates_of(&manifest) {
+            assert!(place(&CRATES, other) < place(&CRATES, name), "{name} uses {other}");
+            found += 1;
+        }
+        names.insert(name.to_owned());
+    }
+    assert_eq!(names, CRATES.map(str::to_owned).into());
+    assert!(found > 20, "{found}");
 }
