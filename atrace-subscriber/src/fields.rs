@@ -19,6 +19,7 @@ use std::fmt::{self, Write as _};
 use atrace::tracer::TextBuffer;
 use atrace::{AtraceTag, NameWriter, atrace_f64, atrace_int64};
 use atrace_sys::panics::{PANICKED, is_caught};
+use atrace_sys::text::cut;
 use tracing_core::field::{Field, Visit};
 use tracing_core::{Event, Metadata};
 
@@ -155,9 +156,7 @@ impl Visit for NameField<'_, '_> {
 
 /// Appends `text` to a stored text, and cuts it if there is not enough room.
 pub(crate) fn append(stored: &mut String, text: &str) {
-    let room = TEXT_MAX.saturating_sub(stored.len()).min(text.len());
-    let end = (0..=room).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
-    stored.push_str(&text[..end]);
+    stored.push_str(cut(text, TEXT_MAX.saturating_sub(stored.len())));
 }
 
 /// A value of [`FieldText::first`] that no length reaches. It is used for a span: the span's name is the first text, so
@@ -352,5 +351,25 @@ impl Visit for Counters {
 
     fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {
         self.others = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_text_is_cut_at_a_character() {
+        for (before, text, added) in [
+            (0, "ä".repeat(600), TEXT_MAX - 1),
+            (1, "ä".repeat(600), TEXT_MAX - 1),
+            (TEXT_MAX - 3, "abc".to_owned(), 3),
+            (TEXT_MAX - 3, "abä".to_owned(), 2),
+            (TEXT_MAX, "a".to_owned(), 0),
+        ] {
+            let mut stored = "x".repeat(before);
+            append(&mut stored, &text);
+            assert_eq!(stored.len(), before + added, "{before}, {text}");
+        }
     }
 }
