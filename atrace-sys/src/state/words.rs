@@ -1,5 +1,5 @@
 //! A text that one process writes and another process can read at the same time: a seqlock. The text has one writer at
-//! a time.
+//! a time. See H. Boehm, "Can Seqlocks Get Along With Programming Language Memory Models?", 2012, for the fences.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 

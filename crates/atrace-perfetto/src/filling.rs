@@ -5,9 +5,10 @@
 //! chunk brings the sum to half of the arena wakes the reader. If the reader is awake, waking it takes no system call.
 //!
 //! Writer and reader each store a word of their own and then load the other's word, so at least one of the two sees the
-//! other's store (Dekker's algorithm): the writer adds to `taken` and then loads `sleeper`; the reader sets `sleeper`
-//! and then loads `taken`. The reader always sleeps for a limited time, because a writer that has given up system calls
-//! does not wake it.
+//! other's store (Dekker's algorithm, here with sequentially consistent accesses on both sides; see
+//! `atrace_sys::fence`): the writer adds to `taken` and then loads `sleeper`; the reader sets `sleeper` and then loads
+//! `taken`. The reader always sleeps for a limited time, because a writer that has given up system calls does not wake
+//! it.
 
 use std::time::Duration;
 

@@ -9,7 +9,8 @@
 //! current value. The other 31 bits count the changes of the whole store: each change takes the next number, which is
 //! never 0. A writer holds the lock of the file. It writes to the value that is not current, and then stores the
 //! serial. So there is a current value at every moment, even if the writer is killed. A reader loads the serial, the
-//! value, and the serial again; if the serial has changed, the reader tries again.
+//! value, and the serial again; if the serial has changed, the reader tries again. `state/words.rs` names the source
+//! for the fences.
 //!
 //! An entry is complete before the count includes it. After that it is neither moved nor removed. A writer stores
 //! the serial of the whole area last: a reader that sees the new area serial also sees the changes that the writer
