@@ -1,5 +1,29 @@
 //! A stream socket to a service on this machine: which peers are trusted, and how bytes and descriptors are
 //! sent and received.
+//!
+//! # Trust
+//!
+//! A process that listens at the service's address gets the events of every program that connects, so the kernel is
+//! asked for the user of the peer (`SO_PEERCRED`). Trusted are this user, root, Android's `traced`, and the owner of
+//! the socket's directory if only root can have given the directory to that owner ([`Trust::Usual`]). If the caller has
+//! named the address, any peer is trusted ([`Trust::Any`]).
+//!
+//! # Descriptors
+//!
+//! A message can carry one descriptor (`SCM_RIGHTS`). The control data have exactly the size for one, so the kernel
+//! delivers no second one, which would stay open. From a peer that must not send descriptors, bytes are read only after
+//! a look at the message (`MSG_PEEK`): closing a descriptor of an untrusted peer may block, so it stays in the queue,
+//! and the queue stays open.
+//!
+//! # The threads that use a socket
+//!
+//! The socket thread may be a [bare thread](crate::thread::spawn_bare), so no function that the thread calls allocates
+//! or uses a thread-local of the C library, such as errno: where bare threads exist, the system calls are made without
+//! the C library. The thread usually has a descriptor table of its own. If it does not, the program may close the
+//! socket's number and reuse it: a [guarded](Socket::guarded) socket compares device, inode and mode before each use.
+//!
+//! Sockets do not block. [`Socket::send`] waits for a peer that reads late, for up to five seconds in which the peer
+//! reads nothing, and a connection to a service whose queue is full is tried for a second.
 
 use std::ffi::{CStr, OsStr};
 use std::mem::ManuallyDrop;

@@ -1,5 +1,26 @@
-//! Helper threads that do not disturb the program: no signal is delivered to them, and they can give up the program's
-//! descriptors, so that they keep none open.
+//! Helper threads that do not disturb the program, and facts about the calling thread.
+//!
+//! # Two kinds of threads
+//!
+//! A *quiet* thread ([`spawn_quiet`]) is a thread of the C library, on which no signal of the process is delivered. A
+//! *bare* thread ([`spawn_bare`]) is made by the system call `clone` alone. An event may start it, even in a signal
+//! handler or in a forked child, because nothing is allocated and no lock is taken. But it has no thread-locals, so its
+//! code may not allocate, panic or use errno. A process has at most one bare thread, which is recognised by its
+//! generation and its thread id ([`is_bare`]).
+//!
+//! # Signals and descriptors
+//!
+//! A program's signal handlers expect to run on the program's own threads, so helper threads block all signals. While a
+//! helper thread shares the descriptor table of the program's only thread, each `write(2)` costs more, and descriptors
+//! that the thread has open can be closed or reused by the program. So a helper thread can get a descriptor table of
+//! its own ([`leave_descriptors`]), which its own helper threads inherit.
+//!
+//! # Data of a thread
+//!
+//! All thread-local data of this crate are one value, except a counter of the marker: whether the descriptors were
+//! given up, the thread's slot in Perfetto's producer ([`with_slot`]), and its name. The kernel cuts a thread's name at
+//! 15 bytes; [`note_name`] keeps the whole name that std has. The module [`ending`] calls a function at the end of a
+//! thread.
 
 #[cfg(not(no_tracing))]
 mod bare;
@@ -130,7 +151,7 @@ pub(crate) const fn may_call_close_range() -> bool {
     true
 }
 
-/// All thread-local data of this crate, except a counter in `marker/write.rs`, which only hosts have. The data is a
+/// All thread-local data of this crate, except a counter in `marker/write.rs`, which only hosts have. The data are a
 /// single value, because on Android each thread-local takes a thread key of the C library and additional code.
 #[derive(Debug)]
 struct Own {

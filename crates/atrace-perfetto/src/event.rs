@@ -1,5 +1,29 @@
-//! The input of the encoder: an event, its track and its value. Frequent events have a [`Form`], which makes the event
-//! of a call's arguments.
+//! The input of the encoder: an event, its track and its value; and the forms of events.
+//!
+//! # Events
+//!
+//! An [`Event`] has a field for everything that the packet of an event can contain; most fields are optional. There is
+//! one encoder for all events (`packet.rs`). The encoder is inlined, so where the compiler knows that a field is
+//! absent, there is no code for this field.
+//!
+//! # Tracks and callsites
+//!
+//! An event is on the calling thread's track, unless it names another [`Track`]. A [`TrackKey`] and a name identify a
+//! track: the track's number is computed from both (`track.rs`). A writer describes the track with its name before it
+//! writes an event on the track.
+//!
+//! A callsite ([`Site`]) is the place in the program that writes the event. It has the data that all its events share:
+//! a name, a source location, the names of the arguments. A writer interns these data once, and later packets only have
+//! the number of the callsite. An event without a name of its own has the name of its callsite.
+//!
+//! # Forms
+//!
+//! A [`Form`] is a set of events with the same fields: for example, [`Named`] is the instants and begins on the calling
+//! thread's track whose name is interned. Callers do not pass an event of a form, which has too many fields for
+//! registers. They pass the arguments of which [`Form::event`] makes the event: [`write_as`](crate::producer::write_as)
+//! is compiled for each form, makes the event, and so encodes only the fields that the form has. The constants of a
+//! form select the fast paths for its events. Events that belong to no form, which are rare, are passed to
+//! [`write`](crate::producer::write()).
 
 use std::fmt;
 

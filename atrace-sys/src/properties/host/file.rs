@@ -1,7 +1,33 @@
 //! The file of a property store: its path and required owner, how it is opened and created, and its lock.
 //!
-//! First the directory is opened, then the file in the directory. Each of the two is checked after it was opened and
-//! before it is used.
+//! # Opening
+//!
+//! First the directory is opened, then the file relative to the open directory. Each of the two is checked after it was
+//! opened and before it is used: its owner, its mode and, for the file, its type, its size and the number of its names.
+//! So another user gains nothing by exchanging a file between the check and the use. A symbolic link in place of the
+//! file is refused, and so is one in place of the directory of a user's own store.
+//!
+//! # Creating
+//!
+//! The file gets its name when it is complete. It is created without a name (`O_TMPFILE`), gets its mode, its owner and
+//! the content of an empty store, and is then linked to its name, which replaces no other file. So no process sees a
+//! part of the file. If two processes create the file at once, both use the file that was linked first. If a process is
+//! killed before it has linked its file, the kernel frees that file. A file system without such files, and a system
+//! without `/proc`, need a temporary name, which a killed process leaves behind.
+//!
+//! # Writing
+//!
+//! A writer opens the file anew for each transaction, checks by device and inode that it is the file that the process
+//! reads, and locks it with `flock`. The lock does not block: the writer tries again at intervals, because `flock` has
+//! no time limit. A transaction lasts until the [`Lock`] is dropped. Readers take no lock.
+//!
+//! # Crashes
+//!
+//! The kernel releases the lock when the last descriptor of the open file is closed, so also when the writer is killed.
+//! But a child that the writer has forked, and that executes no program, shares the open file: if the writer dies
+//! before it has unlocked the file, the lock lasts until the child ends. The content is valid after each step of a
+//! writer (`area.rs`). If root is killed before it has given a new directory to the store's user, the next process of
+//! root that opens the store does so.
 
 use std::ffi::CString;
 use std::fmt;

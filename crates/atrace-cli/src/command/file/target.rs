@@ -1,4 +1,30 @@
-//! The target of a file: a name in an open directory, and the rules by which users may create a file there.
+//! The target of a recording: a name in an open directory, and the rules by which a file may get this name.
+//!
+//! A recording is first written to a temporary file in the same directory, with a hidden name that contains the process
+//! id. When it is complete, [`Target::put`] moves the file to its final name. So a failed recording replaces no file,
+//! and a command that is killed leaves a file that the next command recognises by its name ([`Target::sweep`]). All
+//! calls are relative to the directory, which is opened once: a directory that is renamed or exchanged meanwhile
+//! changes nothing.
+//!
+//! # If the name is taken
+//!
+//! [`Existing`] says whether the command then fails, replaces the file, or takes the next free name. The first and the
+//! third link the file to its final name, because a link, unlike a rename, never replaces a file. (On a file system
+//! without hard links, the name is checked before the rename.)
+//!
+//! # Root
+//!
+//! An ordinary user's file may replace the target of a link, as for any program of that user. Root's file replaces the
+//! link itself, because another user may have planted it. If others can write to the directory, root replaces only its
+//! own files and those of the directory's owner, and refuses a directory in which every user may replace files. Root's
+//! temporary files have mode 0600 and a name that did not exist before (`O_EXCL`), so root writes to no file that
+//! another user has open. [`roots_own`] returns whether only root can change a path.
+//!
+//! # Leftovers
+//!
+//! A temporary file is a leftover if its process has ended, no process holds its lock, and it belongs to this user or
+//! only this user can create files in the directory. A file that was written while events arrived is a valid trace and
+//! gets a name that is not hidden; any other leftover is removed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
