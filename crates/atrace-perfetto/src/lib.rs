@@ -4,6 +4,35 @@
 //! process, the *socket thread*, communicates with the service: it opens and closes sessions, and reports which chunks
 //! are complete. On the common path an event makes no system call. No event takes a lock or allocates.
 //!
+//! # Examples
+//!
+//! Records events of this process to a file, without a service:
+//!
+//! ```
+//! use atrace_perfetto::event::Type;
+//! use atrace_perfetto::{producer, recording};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! const APP: u64 = 1 << 12; // The bit of the category `app`.
+//! let path = std::env::temp_dir().join(format!("example-{}.pftrace", std::process::id()));
+//! let recording = recording::begin(&path, APP)?;
+//! producer::write_text(Type::Begin, APP, "a slice");
+//! producer::write_text(Type::Instant, APP, "an instant");
+//! producer::end(APP);
+//! recording.finish()?;
+//!
+//! let trace = std::fs::read(&path)?;
+//! # std::fs::remove_file(&path)?;
+//! let contains = |name: &str| trace.windows(name.len()).any(|bytes| bytes == name.as_bytes());
+//! assert!(contains("a slice") && contains("an instant"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A program that a service may record calls [`producer::connect`] instead of beginning a recording.
+//!
+//! # Modules
+//!
 //! The parts, from an event down to the memory:
 //!
 //! - [`producer`]: the interface for tracers: the connection, and the functions that write events;
