@@ -27,6 +27,9 @@
 //! A flags property that does not exist yet has no serial. Until the property exists, the gate compares the serial
 //! of the whole property store, which changes when a property is added.
 //!
+//! The gate knows no backend, except for two bits of the foreign word: with [`ASK`] or [`COMPARE`], Perfetto's producer
+//! says that the tags in this word do not count before the producer was asked. `backend.rs` chooses the backend.
+//!
 //! # Threading
 //!
 //! `word.rs` explains how threads publish the tags that they have read, without locks. So a forked child never
