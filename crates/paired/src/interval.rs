@@ -16,8 +16,8 @@ pub const NOISY_NS: f64 = 0.15;
 /// A median with its interval. The function that makes it states the confidence, which is usually 95 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The central value: usually the median of the samples; from [`ranks`], the median of the means of any two
-    /// samples.
+    /// The central value: usually the median of the samples; from [`ranks`](crate::ranks), the median of the means of
+    /// any two samples.
     pub median: f64,
     /// The lower bound.
     pub low: f64,
