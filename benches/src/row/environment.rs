@@ -108,7 +108,8 @@ impl Environment {
 fn other_compilers() -> Vec<String> {
     let is_clang = env!("ATRACE_BENCHES_CXX").contains("clang");
     let others = Compiler::ALL.into_iter().filter(|&compiler| (compiler == Compiler::Clang) != is_clang);
-    others.filter_map(|compiler| Some(format!("{compiler:?} {}", compiler.version()?))).collect()
+    let named = |version: String| if version.contains("Clang") { version } else { format!("g++ {version}") };
+    others.filter_map(Compiler::version).map(named).collect()
 }
 
 /// Begins to observe the load. Only the first call has an effect.
