@@ -1,8 +1,10 @@
 //! The numbers (`uuid`) of tracks.
 //!
 //! The number of the process's track is computed from the process alone. The number of a thread's track is the
-//! exclusive-or of this number and the thread's id. The numbers of all other tracks are derived from the hash of their
-//! names, the key of the track and the number of the process's track (see [`Track::new`](crate::event::Track::new)).
+//! exclusive-or of this number and the thread's id. The number of a track with a name of its own is derived from the
+//! hash of the name, the key of the track and the number of the process's track (see
+//! [`Track::new`](crate::event::Track::new)), that of a counter of processor time from the thread's track
+//! (`packet/thread_time.rs`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,8 +28,11 @@ pub(crate) fn process_track() -> u64 {
 /// This is the rule of Perfetto's SDK (`ComputeProcessUuid` in `src/tracing/track.cc`). So the SDK and all copies of
 /// this library in a process write to the same tracks, before and after `exec`.
 fn of_process(start_time: u64, id: u32) -> u64 {
-    let bytes = start_time.to_ne_bytes().into_iter().chain(id.to_ne_bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    // Not a chain of iterators, for which the compiler makes much code.
+    let of = |hash, bytes: &[u8]| {
+        bytes.iter().fold(hash, |hash: u64, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+    };
+    of(of(0xcbf2_9ce4_8422_2325, &start_time.to_ne_bytes()), &id.to_ne_bytes())
 }
 
 /// The number of bits of a track's number, unless it is the track of the process or of a thread.
