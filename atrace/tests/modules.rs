@@ -241,16 +241,23 @@ fn root_names(code: &str) -> BTreeMap<Option<String>, String> {
 /// `crate::`, of a module of the crate.
 fn dependencies(sources: &Path, root: &str) -> BTreeSet<(String, String)> {
     let files = files(sources);
-    let names = root_names(&code(&sources.join(if root == "crate::" { "lib.rs" } else { "mod.rs" })));
+    let mut names = root_names(&code(&sources.join(if root == "crate::" { "lib.rs" } else { "mod.rs" })));
+    // Exported macros are at the root.
+    for (module, paths) in &files {
+        for macros in paths.iter().map(|path| code(path)) {
+            let defined = macros.split("macro_rules! ").skip(1);
+            let name = |text: &str| text.chars().take_while(|character| is_name(*character)).collect();
+            names.extend(defined.map(|text| (Some(name(text)), module.clone())));
+        }
+    }
     let mut found = BTreeSet::new();
     for (module, paths) in &files {
         for path in paths {
             let code = code(path);
             let mut named = named_after(&code, root);
-            let directory = if path.ends_with("mod.rs") { path.parent() } else { Some(path.as_path()) };
-            if directory.and_then(Path::parent) == Some(sources) {
-                named.extend(named_after(&code, "super::"));
-            }
+            let place = if path.ends_with("mod.rs") { path.parent().unwrap() } else { path };
+            let depth = place.strip_prefix(sources).unwrap().components().count();
+            named.extend(named_after(&code, &"super::".repeat(depth)));
             // The module `sync` is defined in the root file itself.
             for name in named.into_iter().filter(|name| name != "sync") {
                 let found_in = if files.contains_key(&name) {

@@ -95,8 +95,8 @@ mod cases {
             let Report { cut_off, counts, .. } = service.finish();
             assert!(cut_off.is_empty() && counts.invalid == 0, "{cut_off:?} {counts:?}");
             if time % times == WARM_UP {
-                let stands = || connection_state(producer.id());
-                until("it is gone", || stands().is_some_and(|how| how.contains("Connection refused")));
+                let state = || connection_state(producer.id());
+                until("it is gone", || state().is_some_and(|how| how.contains("Connection refused")));
                 sizes.push(size(producer.id()));
                 if sizes.windows(2).any(|pair| !grew(pair)) {
                     break;
@@ -213,7 +213,7 @@ mod cases {
 
     /// Tests the state of the connection that the doctor and `atrace status` show.
     #[test]
-    fn the_state_page_says_how_the_connection_stands() {
+    fn the_state_page_has_the_state_of_the_connection() {
         let name = case!({
             perfetto::connect();
             // Until the process is killed, or its test was.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use atrace_benches::harness::args::Args;
 use criterion::Criterion;
 
-/// Returns whether Criterion can parse this command line: it takes one filter at most. Otherwise prints that it does not
-/// run.
+/// Returns whether Criterion can parse this command line: it takes one filter at most. Otherwise prints that it does
+/// not run.
 pub(crate) fn can_run(args: &Args) -> bool {
     let can_run = args.filters.len() <= 1;
     if !can_run {

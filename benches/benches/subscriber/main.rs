@@ -7,9 +7,10 @@
 //! slice, its messages are written again as raw writes (the field `vs`). The rows are in
 //! `target/overhead/subscriber.json`.
 //!
-//! Then Criterion runs AOSP's twelve cases as AOSP does and under AOSP's names: with a layer over the registry, which is
-//! the default of the measuring thread only. After them, it runs the same cases with the subscriber alone, as the
-//! global default (`alone_…`).
+//! Then Criterion runs AOSP's twelve cases as AOSP does and under AOSP's names: with a layer over the registry, which
+//! is the default of the measuring thread only. After them, it runs the same cases with the subscriber alone, as the
+//! global default (`alone_…`). So Criterion's `tracing_off_event` is the row `rust/layer_off_event`, and the row
+//! `rust/tracing_off_event` is Criterion's `alone_tracing_off_event`.
 
 use std::process::ExitCode;
 

@@ -101,6 +101,7 @@ fn lines(here: &Machine) -> String {
         let Some(row) = here.row(bench, id) else { continue };
         let beside_it = |(base, name): &(String, String)| {
             let v = row.versus(base)?;
+            let name = if name == "C++" { content::cc(here, bench) } else { name };
             Some(format!("{} of {name}", versus(v)))
         };
         let ratios: Vec<String> = beside.iter().filter_map(beside_it).collect();

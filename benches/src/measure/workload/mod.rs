@@ -45,6 +45,7 @@ pub use self::mode::{Bare, Mode, Pace, Traced, Tracing};
 pub use self::results::{Names, RawWrites, Results};
 
 use self::plan::Plan;
+use crate::catalogue::Id;
 use crate::harness::args::Args;
 use crate::harness::output::{Output, fail, say};
 use crate::harness::{self, Session, supervise};
@@ -249,7 +250,9 @@ pub fn measure<W: Workload>(session: &Session) -> io::Result<Results> {
 fn selected<W: Workload>(session: &Session) -> Results {
     let mut results = Results::new(W::modes(), W::cases::<Bare>(), session.sink(), W::names());
     if !session.args.list {
-        results.select(|id| session.args.selects(id), |case| session.args.selects_a_part_of(case));
+        // A case may be selected by its name in Criterion's output, too.
+        let selects = |id: &str| session.args.selects(id) || session.args.selects(&Id::of(id).in_criterion());
+        results.select(selects, |case| session.args.selects_a_part_of(case));
     }
     results
 }

@@ -8,6 +8,7 @@ use crate::catalogue::promises::SYSTEM_CALLS;
 use crate::catalogue::{
     ATRACE, Event, INSTRUCTIONS, Id, SUBSCRIBER, State, TracingCase, Who, published, tracing_name,
 };
+use crate::report::content::findings::cc;
 use crate::report::input::Machine;
 use crate::report::model::{Group, Line, Part, Plot, Point, Section};
 use crate::row::Row;
@@ -97,7 +98,7 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
         let rows: Vec<&Row> = ids.iter().filter_map(|id| here.row(bench, &id.to_string())).collect();
         let own = rows.iter().find(|row| Id::of(&row.id).who == Who::Rust)?;
         let base = ids.iter().find(|id| id.who == base)?;
-        let base_name = if base.who == Who::Cc { "C++ with this workspace's libcutils" } else { "the limit" };
+        let base_name = if base.who == Who::Cc { cc(here, bench) } else { "the limit" };
         let beside = own.versus(&base.to_string());
         let beside = beside.map(|v| format!(", {} of {base_name}", versus(v)));
         let text = format!("{}{}{}", time(own.median), own.known().remark(), beside.unwrap_or_default());

@@ -31,6 +31,14 @@ pub(crate) static LINES: LazyLock<Vec<Line>> = LazyLock::new(|| {
     file.remove("lines").unwrap_or_default()
 });
 
+/// Returns the words for C++ beside a ratio of this bench. On a host, C++ calls this workspace's libcutils. On Android,
+/// whose environment has no system's name, it calls the device's.
+pub(crate) fn cc(here: &Machine, bench: &str) -> &'static str {
+    let environment = here.benches.get(bench).and_then(|bench| bench.environment.as_ref());
+    let is_host = environment.is_some_and(|e| !e.system.is_empty());
+    if is_host { "C++ with this workspace's libcutils" } else { "C++" }
+}
+
 /// Describes in one line the machine of the first bench.
 pub(super) fn about(here: &Machine) -> String {
     here.benches.values().find_map(|bench| bench.environment.as_ref()).map(machine).unwrap_or_default()
@@ -41,17 +49,7 @@ fn machine(e: &Environment) -> String {
     let changes = if e.changed { ", with changes" } else { "" };
     let commit = if e.commit.is_empty() { String::new() } else { format!("commit {}{changes}", e.commit) };
     let kernel = format!("Linux {}", e.kernel);
-    let others = e.cxx_others.iter().map(|other| format!("C++ tasks also by {other}")).collect::<Vec<_>>();
-    let parts = [
-        e.cpu.clone(),
-        cpus,
-        kernel,
-        e.rustc.clone(),
-        e.cxx.clone(),
-        others.join(", "),
-        date(e.time),
-        commit,
-    ];
+    let parts = [e.cpu.clone(), cpus, kernel, e.rustc.clone(), e.cxx.clone(), date(e.time), commit];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
 }
 
@@ -86,6 +84,7 @@ pub(super) fn findings(here: &Machine) -> Vec<Finding> {
         let row = here.row(bench, id);
         let ratios = beside.iter().filter_map(|(base, name)| {
             let v = row?.versus(base)?;
+            let name = if name == "C++" { cc(here, bench) } else { name };
             let range = format!("{}–{}", ratio(v.low), ratio(v.high));
             Some(format!("{} of {name} ({range}){}", ratio(v.ratio), v.known().remark()))
         });

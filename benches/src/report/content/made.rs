@@ -85,7 +85,10 @@ fn made_by(here: &Machine, name: &str) -> Option<String> {
     if has_peers {
         command = command.replace(" --bench", " --features peers --bench");
     }
-    Some(format!("Made by `{command}` and `report --docs`. {}", findings::about_bench(bench)?))
+    let others = bench.environment.iter().flat_map(|e| &e.cxx_others).filter(|_| name == "coroutines");
+    let others: String =
+        others.map(|other| format!(" Its C++ tasks were compiled by {other}, too.")).collect();
+    Some(format!("Made by `{command}` and `report --docs`. {}{others}", findings::about_bench(bench)?))
 }
 
 fn tables(section: Option<Section>) -> Vec<Table> {

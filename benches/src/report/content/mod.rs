@@ -6,7 +6,7 @@ pub(crate) mod made;
 mod rows;
 
 pub(crate) use self::events::main_plot;
-pub(crate) use self::findings::{LINES, Line, about_run};
+pub(crate) use self::findings::{LINES, Line, about_run, cc};
 use super::input::{Bench, Input, Machine};
 use super::model::{Measured, Report};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, SUBSCRIBER};
