@@ -20,9 +20,10 @@
 //! The socket thread may be a [bare thread](crate::thread::spawn_bare), so no function that the thread calls allocates
 //! or uses a thread-local of the C library, such as errno: where bare threads exist, the system calls are made without
 //! the C library. The thread usually has a descriptor table of its own. If it does not, the program may close the
-//! socket's number and reuse it: a [guarded](Socket::guarded) socket compares device, inode and mode before each use.
+//! socket's number and reuse it: a [guarded](Socket::guarded) socket compares device, inode and mode before it sends,
+//! receives or closes.
 //!
-//! Sockets do not block. [`Socket::send`] waits for a peer that reads late, for up to five seconds in which the peer
+//! A socket that [`Socket::connect`] made does not block. [`Socket::send`] waits for a peer that reads late, for up to five seconds in which the peer
 //! reads nothing, and a connection to a service whose queue is full is tried for a second.
 
 use std::ffi::{CStr, OsStr};

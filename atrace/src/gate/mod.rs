@@ -27,8 +27,9 @@
 //! A flags property that does not exist yet has no serial. Until the property exists, the gate compares the serial
 //! of the whole property store, which changes when a property is added.
 //!
-//! The gate knows no backend, except for two bits of the foreign word: with [`ASK`] or [`COMPARE`], Perfetto's producer
-//! says that the tags in this word do not count before the producer was asked. `backend.rs` chooses the backend.
+//! The gate chooses no backend; `backend.rs` does. But it knows which words there are: libcutils' mask or the word with
+//! the tags of Perfetto's sessions, and in the latter two bits, [`ASK`] and [`COMPARE`], with which the producer says
+//! that it must be asked before the tags count.
 //!
 //! # Threading
 //!

@@ -2,19 +2,19 @@
 //!
 //! # Events
 //!
-//! An [`Event`] has a field for everything that the packet of an event can contain; most fields are optional. There is
-//! one encoder for all events (`packet.rs`). The encoder is inlined, so where the compiler knows that a field is
-//! absent, there is no code for this field.
+//! An [`Event`] has a field for everything that the packet of an event can contain; most fields are optional. The
+//! encoder (`packet.rs`) is inlined, so where the compiler knows that a field is absent, there is no code for this
+//! field. Only an event with long texts has another encoder (`packet/whole.rs`).
 //!
 //! # Tracks and callsites
 //!
 //! An event is on the calling thread's track, unless it names another [`Track`]. A [`TrackKey`] and a name identify a
-//! track: the track's number is computed from both (`track.rs`). A writer describes the track with its name before it
+//! track: [`Track::new`] computes the track's number from both. A writer describes the track with its name before it
 //! writes an event on the track.
 //!
 //! A callsite ([`Site`]) is the place in the program that writes the event. It has the data that all its events share:
-//! a name, a source location, the names of the arguments. A writer interns these data once, and later packets only have
-//! the number of the callsite. An event without a name of its own has the name of its callsite.
+//! a name, a source location, the names of the arguments. A writer interns these data in each incremental state, and
+//! packets only have the number of the callsite. An event without a name of its own has the name of its callsite.
 //!
 //! # Forms
 //!
@@ -22,8 +22,8 @@
 //! thread's track whose name is interned. Callers do not pass an event of a form, which has too many fields for
 //! registers. They pass the arguments of which [`Form::event`] makes the event: [`write_as`](crate::producer::write_as)
 //! is compiled for each form, makes the event, and so encodes only the fields that the form has. The constants of a
-//! form select the fast paths for its events. Events that belong to no form, which are rare, are passed to
-//! [`write`](crate::producer::write()).
+//! form select the fast paths for its events. Counters and ends have functions of their own, with fast paths, too; an
+//! event with arguments that were formatted is passed to [`write`](crate::producer::write()).
 
 use std::fmt;
 

@@ -3,7 +3,8 @@
 //! # Opening
 //!
 //! First the directory is opened, then the file relative to the open directory. Each of the two is checked after it was
-//! opened and before it is used: its owner, its mode and, for the file, its type, its size and the number of its names.
+//! opened and before it is used: its mode, its owner (but not the owner of a directory that the caller has named) and,
+//! for the file, its type, its size and the number of its names.
 //! So another user gains nothing by exchanging a file between the check and the use. A symbolic link in place of the
 //! file is refused, and so is one in place of the directory of a user's own store.
 //!

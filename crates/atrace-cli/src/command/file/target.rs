@@ -18,7 +18,7 @@
 //! link itself, because another user may have planted it. If others can write to the directory, root replaces only its
 //! own files and those of the directory's owner, and refuses a directory in which every user may replace files. Root's
 //! temporary files have mode 0600 and a name that did not exist before (`O_EXCL`), so root writes to no file that
-//! another user has open. [`roots_own`] returns whether only root can change a path.
+//! another user has open. [`roots_own`] opens a directory if only root can change its path.
 //!
 //! # Leftovers
 //!
