@@ -102,12 +102,12 @@ const RIGHT: f64 = 620.0;
 const LINE: f64 = 26.0;
 const HEADING: f64 = 26.0;
 const AXIS: f64 = 22.0;
-/// The series: the place of each in the legend, its name, and its description.
+/// The series: the place of each in the legend, its name, and its description. [`Plot::cc`] is that of C++.
 const LEGEND: [(f64, &str, &str); 4] = [
     (8.0, "limit", "limit (nothing traced, or the raw write)"),
-    (290.0, "cc", "C++ (libcutils)"),
-    (418.0, "rust", "Rust (this workspace)"),
-    (584.0, "ffi", "Rust through libcutils"),
+    (290.0, "cc", "C++"),
+    (540.0, "rust", "Rust (this workspace)"),
+    (704.0, "ffi", "Rust through libcutils"),
 ];
 
 /// Draws a plot, or nothing if the plot has no points. The image contains its styles, so it can be a file of its own.
@@ -130,7 +130,7 @@ pub(crate) fn svg(plot: &Plot) -> Markup {
             text class="title" x="12" y="24" { (plot.title) }
             @for (x, series, label) in LEGEND {
                 g class=(format!("point {series}")) { (mark(series, x + 6.0, TOP - 16.0)) }
-                text class="legend" x=(at(x + 18.0)) y=(at(TOP - 12.0)) { (label) }
+                text class="legend" x=(at(x + 18.0)) y=(at(TOP - 12.0)) { (if series == "cc" { &plot.cc } else { label }) }
             }
             @for power in axis.low..=axis.high {
                 @let x = at(axis.x(10_f64.powi(power)));
@@ -249,7 +249,7 @@ mod tests {
         let line = |values| Line { label: "a".into(), text: "b".into(), points: vec![point(values)] };
         let lines = medians.iter().map(line).collect();
         let groups = vec![Group { title: "t".into(), lines }];
-        Plot { id: "p".into(), title: "T".into(), caption: String::new(), groups }
+        Plot { id: "p".into(), title: "T".into(), caption: String::new(), cc: "C++".into(), groups }
     }
 
     /// Returns the values of an attribute in all elements that have it.

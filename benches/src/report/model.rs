@@ -84,6 +84,8 @@ pub(crate) struct Plot {
     pub(crate) id: String,
     pub(crate) title: String,
     pub(crate) caption: String,
+    /// The words for C++ in the legend.
+    pub(crate) cc: String,
     pub(crate) groups: Vec<Group>,
 }
 

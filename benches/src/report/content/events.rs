@@ -98,7 +98,7 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
         let rows: Vec<&Row> = ids.iter().filter_map(|id| here.row(bench, &id.to_string())).collect();
         let own = rows.iter().find(|row| Id::of(&row.id).who == Who::Rust)?;
         let base = ids.iter().find(|id| id.who == base)?;
-        let base_name = if base.who == Who::Cc { cc(here, bench) } else { "the limit" };
+        let base_name = if base.who == Who::Cc { "C++" } else { "the limit" };
         let beside = own.versus(&base.to_string());
         let beside = beside.map(|v| format!(", {} of {base_name}", versus(v)));
         let text = format!("{}{}{}", time(own.median), own.known().remark(), beside.unwrap_or_default());
@@ -135,6 +135,7 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
         id: "costs".to_owned(),
         title: "What an event costs".to_owned(),
         caption: "Medians with 95 % intervals, most of them narrower than the marks. The limit is a load and a test while off, and while on a write(2) of the same bytes; of the crate tracing, a program without a subscriber, and the writes.".to_owned(),
+        cc: cc(here, ATRACE).to_owned(),
         groups,
     })
 }
