@@ -325,6 +325,8 @@ fn dependencies_are_found() {
         "crate::",
     );
     assert_eq!(found, ["a", "b", "d", "e", "g"]);
+    let found = named_after("use super::super::a; use super::b; c::super::super::d", "super::super::");
+    assert_eq!(found, ["a"]);
     let found =
         root_names("pub use one::{A, B};\npub use two::three::C;\npub use four::*;\npub use five::D as E;");
     let found: Vec<_> =

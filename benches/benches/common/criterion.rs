@@ -38,8 +38,8 @@ impl<'a> Cases<'a> {
         Self { criterion, args, names: Vec::new() }
     }
 
-    /// Measures a case if the filters select its id or its name. `run(n)` runs the operation `n` times, and returns how long that
-    /// took.
+    /// Measures a case if the filters select its id or its name. `run(n)` runs the operation `n` times, and returns how
+    /// long that took.
     pub(crate) fn case(&mut self, id: &str, name: &str, mut run: impl FnMut(u64) -> Duration) {
         if self.args.selects(id) || self.args.selects(name) {
             self.criterion.bench_function(name, |bencher| bencher.iter_custom(&mut run));
