@@ -298,10 +298,9 @@ impl Row {
     pub fn is_in_range(&self) -> bool {
         // The file has five digits of each number.
         const DIGITS: f64 = 1.0001;
-        self.rounds.as_ref().is_none_or(|rounds| {
-            let (least, most) = (rounds.at[0], rounds.at[PERCENTS.len() - 1]);
-            least <= self.median * DIGITS && self.median <= most * DIGITS
-        })
+        // A file may have a distribution without quantiles.
+        let ends = self.rounds.as_ref().and_then(|rounds| rounds.at.first().zip(rounds.at.last()));
+        ends.is_none_or(|(least, most)| *least <= self.median * DIGITS && self.median <= *most * DIGITS)
     }
 
     /// Returns the rows to which the ratio of this row is known.
@@ -550,5 +549,15 @@ mod file_tests {
         std::fs::create_dir_all(exe.parent().unwrap()).unwrap();
         std::fs::write(temp.path().join("odd/CACHEDIR.TAG"), "").unwrap();
         assert_eq!(target_dir_of(None, Some(&exe)), temp.path().join("odd"));
+    }
+
+    #[test]
+    fn a_median_outside_of_the_measured_times_is_found() {
+        let row = |median, samples: &[f64]| Row::around("x", median, 0.1).with_rounds(samples);
+        assert!(row(2.0, &[1.0, 2.0, 3.0]).is_in_range() && row(3.0, &[1.0, 3.0]).is_in_range());
+        assert!(!row(3.1, &[1.0, 3.0]).is_in_range() && !row(0.9, &[1.0, 3.0]).is_in_range());
+        // Without a distribution there is nothing to compare with.
+        let empty = Row { rounds: Some(Rounds { n: 0, at: Vec::new() }), ..row(1.0, &[]) };
+        assert!(row(1.0, &[]).is_in_range() && empty.is_in_range());
     }
 }
