@@ -622,13 +622,15 @@ mod cases {
             return;
         }
         let here = Here::new();
-        // The command examines the program twice a second, and on a busy machine less often.
+        // The command examines the program twice a second, and on a busy machine less often: it may miss a short program.
         let is_told = |ms: u32| {
             let ran = end(here.run(&name, &["-f"]).env("MS", ms.to_string()));
             assert!(ran.status.success(), "{ran:?}");
-            assert!(!ran.stderr.contains("none lost"), "{ran:?}");
             eprintln!("{ran:?}");
-            ran.stderr.contains("/program) closed the descriptor of the marker (100): events after that")
+            let is_told =
+                ran.stderr.contains("/program) closed the descriptor of the marker (100): events after that");
+            assert_eq!(is_told, !ran.stderr.contains("none lost"), "{ran:?}");
+            is_told
         };
         assert!([1000, 4000, 16_000].into_iter().any(is_told), "nothing is told");
         // A process that never used the marker is not reported.
