@@ -9,8 +9,8 @@ fn main() {
     // Dependents find `cutils/trace.h` below DEP_CUTILS_INCLUDE.
     println!("cargo::metadata=include={}", include.display());
 
-    // Named after what is missing: a build without this script is one for Linux or Android. Dependents that ask the same
-    // find DEP_CUTILS_NO_TRACING.
+    // The cfg names the missing part, so that a build without this script is a build for Linux or Android. The build
+    // scripts of dependents find the same fact in DEP_CUTILS_NO_TRACING.
     println!("cargo::rustc-check-cfg=cfg(no_tracing)");
     if !matches!(variable("CARGO_CFG_TARGET_OS").as_str(), "linux" | "android") {
         println!("cargo::rustc-cfg=no_tracing");
@@ -22,7 +22,7 @@ fn main() {
     let has_calls = matches!(variable("CARGO_CFG_TARGET_ARCH").as_str(), "x86_64" | "aarch64")
         && variable("CARGO_CFG_TARGET_POINTER_WIDTH") == "64"
         && matches!(variable("CARGO_CFG_TARGET_OS").as_str(), "linux" | "android");
-    // Miri knows the C library's functions alone.
+    // Miri supports only functions of the C library.
     if has_calls && std::env::var_os("CARGO_CFG_MIRI").is_none() {
         println!("cargo::rustc-cfg=bare");
     }

@@ -352,7 +352,7 @@ impl About for CallsiteInfo {
         self.metadata.target()
     }
 
-    fn place(&self) -> Option<(&str, u32)> {
+    fn location(&self) -> Option<(&str, u32)> {
         self.metadata.file().zip(self.metadata.line())
     }
 

@@ -84,7 +84,7 @@ pub(crate) fn push<const N: usize>(writer: &mut NameWriter<'_>, pieces: [&str; N
 pub(crate) fn write_event(event: &Event<'_>, fields: bool, writer: &mut NameWriter<'_>) {
     let metadata = event.metadata();
     let start = writer.position();
-    let of = Of::Event { is_log: is_log(metadata) };
+    let of = Subject::Event { is_log: is_log(metadata) };
     guarded(writer, |writer| event.record(&mut FieldText { writer, first: start, fields, of }));
     if writer.position() == start {
         push(writer, [metadata.level().as_str(), " event"]);
@@ -109,7 +109,7 @@ pub(crate) fn with_span<T>(
     let mut text = TextBuffer::default();
     let shown = text.write(|writer| {
         writer.push_pieces([name]);
-        let of = Of::Span { track: &mut track };
+        let of = Subject::Span { track: &mut track };
         guarded(writer, |writer| record(&mut FieldText { writer, first: NOWHERE, fields, of }));
     });
     then(shown, &track)
@@ -148,7 +148,7 @@ impl Visit for NameField<'_, '_> {
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if self.is_name(field) {
-            // An error means that the text is full or that the value's formatting failed. What was written stays.
+            // An error means that the text is full or that the value's formatting failed. The text so far stays.
             let _ = write!(self.writer, "{value:?}");
         }
     }
@@ -171,17 +171,17 @@ struct FieldText<'a, 'b> {
     first: usize,
     /// Whether fields other than the message are written.
     fields: bool,
-    of: Of<'a>,
+    of: Subject<'a>,
 }
 
-enum Of<'a> {
+enum Subject<'a> {
     Event { is_log: bool },
     Span { track: &'a mut String },
 }
 
 /// The form in which a field is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shown {
+enum FieldForm {
     Not,
     /// Only the value of the field is written.
     AsMessage,
@@ -190,15 +190,15 @@ enum Shown {
 
 impl FieldText<'_, '_> {
     #[inline(always)]
-    fn shows(&self, name: &str, is_integer: bool) -> Shown {
+    fn shows(&self, name: &str, is_integer: bool) -> FieldForm {
         let is_wanted = match self.of {
-            Of::Event { .. } if name == MESSAGE => return Shown::AsMessage,
-            Of::Event { is_log } => {
+            Subject::Event { .. } if name == MESSAGE => return FieldForm::AsMessage,
+            Subject::Event { is_log } => {
                 !(is_log && name.starts_with("log.") || is_integer && name.starts_with(COUNTER))
             }
-            Of::Span { .. } => name != TRACK,
+            Subject::Span { .. } => name != TRACK,
         };
-        if is_wanted && self.fields { Shown::WithName } else { Shown::Not }
+        if is_wanted && self.fields { FieldForm::WithName } else { FieldForm::Not }
     }
 
     /// Returns whether the next text is the first text of an event.
@@ -210,11 +210,11 @@ impl FieldText<'_, '_> {
     fn text(&mut self, field: &Field, is_integer: bool, text: &str) {
         let name = field.name();
         match self.shows(name, is_integer) {
-            Shown::Not => {}
-            Shown::WithName if self.is_first() => push(self.writer, [name, IS, text]),
-            Shown::WithName => self.writer.push_pieces([SEPARATOR, name, IS, text]),
-            Shown::AsMessage if self.is_first() => push(self.writer, [text]),
-            Shown::AsMessage => push(self.writer, [SEPARATOR, text]),
+            FieldForm::Not => {}
+            FieldForm::WithName if self.is_first() => push(self.writer, [name, IS, text]),
+            FieldForm::WithName => self.writer.push_pieces([SEPARATOR, name, IS, text]),
+            FieldForm::AsMessage if self.is_first() => push(self.writer, [text]),
+            FieldForm::AsMessage => push(self.writer, [SEPARATOR, text]),
         }
     }
 
@@ -222,11 +222,11 @@ impl FieldText<'_, '_> {
     fn formatted(&mut self, field: &Field, is_integer: bool, value: fmt::Arguments<'_>) {
         let name = field.name();
         match self.shows(name, is_integer) {
-            Shown::Not => return,
-            Shown::WithName if self.is_first() => push(self.writer, [name, IS]),
-            Shown::WithName => self.writer.push_pieces([SEPARATOR, name, IS]),
-            Shown::AsMessage if self.is_first() => {}
-            Shown::AsMessage => push(self.writer, [SEPARATOR]),
+            FieldForm::Not => return,
+            FieldForm::WithName if self.is_first() => push(self.writer, [name, IS]),
+            FieldForm::WithName => self.writer.push_pieces([SEPARATOR, name, IS]),
+            FieldForm::AsMessage if self.is_first() => {}
+            FieldForm::AsMessage => push(self.writer, [SEPARATOR]),
         }
         // An error means that the message is full or that a value's formatting failed. The text written so far stays.
         let _ = self.writer.write_fmt(value);
@@ -257,13 +257,13 @@ impl Visit for FieldText<'_, '_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         let name = field.name();
         match self.shows(name, false) {
-            Shown::WithName if self.is_first() => {
+            FieldForm::WithName if self.is_first() => {
                 push(self.writer, [name, " = \"", value, "\""]);
             }
-            Shown::WithName => self.writer.push_pieces([SEPARATOR, name, " = \"", value, "\""]),
-            Shown::AsMessage => self.text(field, false, value),
-            Shown::Not => {
-                if let Of::Span { track } = &mut self.of
+            FieldForm::WithName => self.writer.push_pieces([SEPARATOR, name, " = \"", value, "\""]),
+            FieldForm::AsMessage => self.text(field, false, value),
+            FieldForm::Not => {
+                if let Subject::Span { track } = &mut self.of
                     && name == TRACK
                 {
                     track.clear();

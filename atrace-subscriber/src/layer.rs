@@ -12,7 +12,7 @@ use tracing_subscriber::registry::{Extensions, LookupSpan, SpanRef};
 
 use crate::async_spans::AsyncSpans;
 use crate::callsites::Callsite;
-use crate::interest_cache::{Follower, ORDINARY};
+use crate::interest_cache::{FilterState, ORDINARY};
 use crate::metered::Call;
 use crate::recorder::Recorder;
 use crate::span::Span;
@@ -28,7 +28,7 @@ use crate::span_store::{self, by_id};
 pub struct Atrace<const IN_STACK: bool> {
     pub(crate) recorder: Recorder,
     /// The filter for the whole stack, which only an [`AtraceSubscriber`](crate::AtraceSubscriber) may have.
-    pub(crate) filter: Option<Follower>,
+    pub(crate) filter: Option<FilterState>,
 }
 
 /// Writes spans and events to ATrace or to Perfetto, as a layer of a stack over a `Registry`.
@@ -364,8 +364,8 @@ impl Drop for StoredSpans {
     }
 }
 
-/// Stores a span of the registry in the table by ids. If [`by_id::add`] returns false, stores the span in the
-/// extensions as well, which allocates.
+/// Stores a span of the registry in the table by ids. If the table has no room, or the span may have a life and has
+/// fields, stores the span in the extensions as well, which allocates.
 #[inline(never)]
 fn store<S: Subscriber + for<'a> LookupSpan<'a>>(
     context: &Context<'_, S>,

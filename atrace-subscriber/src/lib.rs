@@ -170,8 +170,8 @@
 //!   the number of its parent, if the parent is stored. The polls have the same arguments, so SQL can join polls and
 //!   lives (`docs/perfetto.md` has queries). The first slice of a span may lack the arguments, if the last 16 spans
 //!   of its callsite were synchronous.
-//! - *Sessions.* A span that is created while tracing is off, or while its events go to ATrace, has no life. A session
-//!   gets a life only if the session was open when the begin of the life was written.
+//! - *Sessions.* A span that is created while tracing is off, or while its events go to ATrace, has no life. A life is
+//!   written only to the sessions that were open when its begin was written.
 //!
 //! [`with_async_spans`](AtraceLayer::with_async_spans) selects slices on threads only, lives only, or both. If a span
 //! is asynchronous and nothing more happens to it, the thread of the [`watch`](mod@atrace::watch) begins its life. This

@@ -55,7 +55,7 @@ pub fn init_log_beside(
     logger: impl Log + 'static,
     level: LevelFilter,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
-    log::set_boxed_logger(Box::new(Beside { logger, level, tracer: LogTracer::new() }))?;
+    log::set_boxed_logger(Box::new(BothLoggers { logger, level, tracer: LogTracer::new() }))?;
     OWN_LEVEL.store(level as usize, Ordering::Relaxed);
     let subscriber = Dispatch::new(AtraceSubscriber::default().with_filter());
     let done = tracing_core::dispatcher::set_global_default(subscriber);
@@ -64,13 +64,13 @@ pub fn init_log_beside(
 }
 
 /// The program's logger, together with the logger that passes records on to `tracing`.
-struct Beside<L> {
+struct BothLoggers<L> {
     logger: L,
     level: LevelFilter,
     tracer: LogTracer,
 }
 
-impl<L: Log> Log for Beside<L> {
+impl<L: Log> Log for BothLoggers<L> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.level() <= self.level && self.logger.enabled(metadata) || self.tracer.enabled(metadata)
     }

@@ -28,7 +28,7 @@ use crate::directives::Directives;
 use crate::metered::{self, Call, Meter, billed};
 use crate::span::Span;
 use crate::span_stack::{self, Owner, flow_id};
-use crate::span_store::lives::{Birth, identify, tick};
+use crate::span_store::lives::{Creation, identify, tick};
 use crate::span_store::{self, StoredSpan, Texts};
 use crate::{fields, typed};
 
@@ -186,8 +186,8 @@ impl Recorder {
         self.is_special |= self.may_be_async;
     }
 
-    /// Stores a new span, whose id in its registry is `id`. Returns `None` if nothing is stored. `explicit` finds the
-    /// stored span of the parent that the attributes name.
+    /// Stores a new span, whose id in its registry is `id`. Returns `None` if the span need not be stored. `explicit`
+    /// finds the stored span of the parent that the attributes name.
     #[inline]
     pub(crate) fn new_span(
         &self,
@@ -255,7 +255,7 @@ impl Recorder {
     }
 
     /// Stores a new span, if it has to be stored. `id` is the id that a registry has given to the span, or 0 without a
-    /// registry. Returns `None` if nothing is stored. `explicit` finds the stored span of the parent that the
+    /// registry. Returns `None` if the span was not stored. `explicit` finds the stored span of the parent that the
     /// attributes name.
     #[inline(never)]
     pub(crate) fn store(
@@ -320,7 +320,7 @@ impl Recorder {
                 texts.name.push_str(name);
             }
             if has_life {
-                let birth = Birth { time, parent, flow_id: flow_id(stored), tag: self.tag };
+                let birth = Creation { time, parent, flow_id: flow_id(stored), tag: self.tag };
                 let begins = hidden || callsite.was_async();
                 new.expect_life(&birth, is_presumed_sync, begins);
                 if begins {

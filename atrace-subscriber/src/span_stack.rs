@@ -55,7 +55,7 @@ const AGAIN: u32 = 8;
 
 thread_local! {
     static STACK: SpanStack = const { SpanStack::new() };
-    static DEEPER: Deeper = const { Deeper([const { OnceCell::new() }; PARTS]) };
+    static DEEPER: DeeperEntries = const { DeeperEntries([const { OnceCell::new() }; PARTS]) };
 }
 
 /// Identifies a subscriber within the process: the *owner* of its entries on the span stack. The ids of spans
@@ -268,9 +268,9 @@ struct SpanStack {
     entries: [Entry; DEPTH],
 }
 
-struct Deeper([OnceCell<Box<[Entry]>>; PARTS]);
+struct DeeperEntries([OnceCell<Box<[Entry]>>; PARTS]);
 
-impl Drop for Deeper {
+impl Drop for DeeperEntries {
     fn drop(&mut self) {
         for entry in self.0.iter().rev().filter_map(OnceCell::get).flat_map(|part| part.iter().rev()) {
             entry.take_slice().into_iter().for_each(|slice| slice.end(None));
@@ -573,8 +573,9 @@ impl SpanStack {
             compiler_fence(Ordering::SeqCst);
             let (part, _) = place(len);
             let make = || (0..DEPTH << part).map(|_| Entry::new()).collect();
-            let made =
-                DEEPER.try_with(|Deeper(parts)| parts.get(part).map(|part| part.get_or_init(make)).is_some());
+            let made = DEEPER.try_with(|DeeperEntries(parts)| {
+                parts.get(part).map(|part| part.get_or_init(make)).is_some()
+            });
             if made == Ok(true) {
                 self.room.set(DEPTH + parts::room(part + 1, DEPTH));
             }
@@ -625,7 +626,7 @@ impl SpanStack {
 #[derive(Clone, Copy)]
 struct Entries<'a> {
     here: &'a [Entry],
-    deeper: Option<&'a Deeper>,
+    deeper: Option<&'a DeeperEntries>,
 }
 
 impl<'a> Entries<'a> {

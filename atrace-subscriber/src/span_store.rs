@@ -319,7 +319,7 @@ impl StoredSpan {
         self.slot().is_none_or(|slot| slot.is_closed.load(Ordering::Relaxed))
     }
 
-    /// Removes the holder that a registry has. A layer calls this once for a span.
+    /// Removes the registry's holder of a span. A layer calls this once for each span, when the registry closes the span.
     pub(crate) fn close_once(self, is_just_left: impl Fn() -> bool) {
         if let Some(slot) = self.slot() {
             slot.is_closed.store(true, Ordering::Release);

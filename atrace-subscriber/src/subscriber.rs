@@ -6,7 +6,7 @@ use tracing_core::span::{Attributes, Current, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber};
 
 use crate::callsites::Callsite;
-use crate::interest_cache::{DETACHED, Follower};
+use crate::interest_cache::{DETACHED, FilterState};
 use crate::layer::Atrace;
 use crate::metered::Call;
 use crate::span::Span;
@@ -67,7 +67,7 @@ impl AtraceSubscriber {
     /// [`after_fork`](crate::after_fork) for forked children.
     #[must_use]
     pub fn with_filter(mut self) -> Self {
-        self.filter.get_or_insert_with(Follower::new);
+        self.filter.get_or_insert_with(FilterState::new);
         self
     }
 }
@@ -102,7 +102,8 @@ impl AtraceSubscriber {
         }
     }
 
-    /// Makes a span without fields that has to be watched, if the subscriber has no special options.
+    /// Makes a span without fields that must be watched, to find out whether it is synchronous. The subscriber must have no
+    /// special options.
     #[inline(never)]
     fn new_watched(&self, attributes: &Attributes<'_>) -> Id {
         self.new_stored_if(self.recorder.may_watch_now(), attributes)

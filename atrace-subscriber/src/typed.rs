@@ -26,7 +26,7 @@ pub(crate) fn event(enabled: Enabled, tag: AtraceTag, event: &Event<'_>, has_fie
     let mut args = Encoder::new();
     let mut text = TextBuffer::default();
     let name = text.write(|message| {
-        let of = Of::Event(message);
+        let of = Subject::Event(message);
         fields::unless_too_deep(|| event.record(&mut Arguments::new(&mut args, &site, has_fields, of)));
     });
     let name = if name.is_empty() { name_without_message(&mut text, &known) } else { name };
@@ -56,7 +56,7 @@ pub(crate) fn encode_span(
     record: &dyn Fn(&mut dyn Visit),
 ) -> String {
     let mut track = String::new();
-    let of = Of::Span { track: &mut track };
+    let of = Subject::Span { track: &mut track };
     fields::unless_too_deep(|| record(&mut Arguments::new(args, &known.site(), has_fields, of)));
     track
 }
@@ -69,10 +69,10 @@ struct Arguments<'a, 'b> {
     has_fields: bool,
     /// Whether the formatting of a value has panicked. After that, no further field is encoded.
     has_ended: bool,
-    of: Of<'a, 'b>,
+    of: Subject<'a, 'b>,
 }
 
-enum Of<'a, 'b> {
+enum Subject<'a, 'b> {
     /// The visitor encodes an event, and writes the event's message with this writer.
     Event(&'a mut NameWriter<'b>),
     Span {
@@ -81,7 +81,7 @@ enum Of<'a, 'b> {
 }
 
 impl<'a, 'b> Arguments<'a, 'b> {
-    fn new(args: &'a mut Encoder, site: &'a Site<'a>, has_fields: bool, of: Of<'a, 'b>) -> Self {
+    fn new(args: &'a mut Encoder, site: &'a Site<'a>, has_fields: bool, of: Subject<'a, 'b>) -> Self {
         Self { args, site, has_fields, has_ended: false, of }
     }
 
@@ -89,8 +89,8 @@ impl<'a, 'b> Arguments<'a, 'b> {
     #[inline(always)]
     fn shows(&self, name: &str, is_number: bool) -> bool {
         let is_other = match self.of {
-            Of::Event(_) => name != MESSAGE && !(is_number && name.starts_with(COUNTER)),
-            Of::Span { .. } => name != TRACK,
+            Subject::Event(_) => name != MESSAGE && !(is_number && name.starts_with(COUNTER)),
+            Subject::Span { .. } => name != TRACK,
         };
         is_other && self.has_fields && !self.has_ended
     }
@@ -123,7 +123,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
     /// Writes the value if the field is an event's message. Returns false if it is another field.
     #[inline(always)]
     fn message(&mut self, name: &str, value: fmt::Arguments<'_>) -> bool {
-        let Of::Event(message) = &mut self.of else { return false };
+        let Subject::Event(message) = &mut self.of else { return false };
         if name != MESSAGE {
             return false;
         }
@@ -172,8 +172,8 @@ impl Visit for Arguments<'_, '_> {
             return self.args.str(self.site.key(field.index(), name), value);
         }
         match &mut self.of {
-            Of::Event(message) if name == MESSAGE && !self.has_ended => push(message, [value]),
-            Of::Span { track } if name == TRACK => {
+            Subject::Event(message) if name == MESSAGE && !self.has_ended => push(message, [value]),
+            Subject::Span { track } if name == TRACK => {
                 track.clear();
                 fields::append(track, value);
             }

@@ -1,7 +1,7 @@
 //! Tests filters: the interest cache of `tracing` follows the switches of tracing.
 
 mod common;
-#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[allow(dead_code, unreachable_pub, reason = "this module is shared with the tests in `crates/real-service`")]
 #[path = "../../crates/real-service/src/trace.rs"]
 mod trace;
 
@@ -81,8 +81,8 @@ fn tracing_that_is_on_from_the_start_is_on_from_the_start() {
 #[test]
 fn scoped_subscribers_follow_too_alone_and_among_others() {
     let name = case!({
-        // `tracing` rebuilds the newest callsites first. When this one is off, a rebuild for "off" disables no event any
-        // more that follows the next switch.
+        // `tracing` rebuilds the newest callsites first. Once this callsite is off, a rebuild for "off" no longer
+        // disables an event that follows the next switch.
         let is_on = || enabled!(Level::INFO);
         is_on();
         // Another callsite may follow before this one does: a rebuild for "off" that is still under way when the next

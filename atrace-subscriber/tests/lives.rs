@@ -4,7 +4,7 @@
 
 #[path = "../../atrace/tests/common/mod.rs"]
 mod common;
-#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[allow(dead_code, unreachable_pub, reason = "this module is shared with the tests in `crates/real-service`")]
 #[path = "../../crates/real-service/src/trace.rs"]
 mod trace;
 
@@ -25,7 +25,7 @@ mod cases {
     use std::time::{Duration, Instant};
 
     use atrace::perfetto::{self, Recording};
-    use atrace_cli::service::{Keep, Service};
+    use atrace_cli::service::{Service, Storage};
     use atrace_subscriber::{AsyncSpans, AtraceLayer, AtraceSubscriber};
     use tracing::field::Empty;
     use tracing::{Dispatch, Instrument as _, Span, info, info_span};
@@ -300,7 +300,7 @@ mod cases {
                 for name in ["outer", "with fields", "in scope", "inner"] {
                     let all = polls(&events, name);
                     assert_eq!(all.len(), 1000);
-                    // Of spans of another kind this would be known by now.
+                    // If these spans were of another kind, that would be known by now.
                     let plain = &all[16..];
                     let is_identified = |poll: &&&Event| !arg(poll, "span").is_empty();
                     assert_eq!(plain.iter().filter(is_identified).count(), 0, "{name}");
@@ -748,7 +748,7 @@ mod cases {
             (UnixListener::bind(&socket).unwrap(), std::fs::File::create(place.path("trace")).unwrap());
         // SAFETY: no preconditions.
         let user = unsafe { libc::geteuid() };
-        let service = Service::start(listener, user, Keep::File { file, max: None }).unwrap();
+        let service = Service::start(listener, user, Storage::File { file, max: None }).unwrap();
         let mut command = place.command(case);
         command
             .env("PERFETTO_PRODUCER_SOCK_NAME", &socket)

@@ -2,7 +2,7 @@
 
 #[path = "../../atrace/tests/common/mod.rs"]
 mod common;
-#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[allow(dead_code, unreachable_pub, reason = "this module is shared with the tests in `crates/real-service`")]
 #[path = "../../crates/real-service/src/trace.rs"]
 mod trace;
 

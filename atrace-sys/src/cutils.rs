@@ -240,8 +240,8 @@ impl Cutils {
         &self.path
     }
 
-    /// Calls `then` with the name of each function that the library lacks, or whose signature is not known. Of
-    /// `atrace_init` and `atrace_setup`, one is enough.
+    /// Calls `then` with the name of each function that the library lacks, or whose signature is not known. If the
+    /// library has `atrace_init` or `atrace_setup`, the other one is not needed.
     pub fn lacks(&self, mut then: impl FnMut(&'static str)) {
         for (name, is_there) in self.functions.all() {
             if !self.can_call(name, is_there) {

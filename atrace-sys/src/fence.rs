@@ -1,7 +1,7 @@
 //! Asymmetric fences: a light fence, which costs almost nothing if the kernel helps, and a heavy fence, which is paired
 //! with the light one. Both are needed for asymmetric forms of Dekker's algorithm.
 //!
-//! In Dekker's algorithm, each of two threads stores a word of its own and then loads the other thread's word; at least
+//! In Dekker's algorithm (E. W. Dijkstra, "Cooperating sequential processes", 1965), each of two threads stores a word of its own and then loads the other thread's word; at least
 //! one of the two must see the other's store. Both threads need a store-load fence between their store and their load.
 //! If one thread runs this code often and the other thread runs it rarely, the latter can make the kernel run a full
 //! fence on all CPUs that run threads of this process (`membarrier(2)`, Linux 4.14). The former then needs only a

@@ -106,18 +106,18 @@ impl ProcessId {
 }
 
 /// The words that the kernel wipes, so that they are 0 in a new child.
-struct Own {
+struct WipedWords {
     /// The [`ProcessId`] as a number.
     id: AtomicU64,
     generation: AtomicU64,
 }
 
 // SAFETY: zeroes are valid numbers.
-unsafe impl Plain for Own {}
+unsafe impl Plain for WipedWords {}
 
 /// Words that are always 0, in place of a page: before [`page`] has created the page, and if it can't be created.
-static NOTHING: Own = Own { id: AtomicU64::new(0), generation: AtomicU64::new(0) };
-static OWN: AtomicRef<Own> = AtomicRef::new(&NOTHING);
+static NOTHING: WipedWords = WipedWords { id: AtomicU64::new(0), generation: AtomicU64::new(0) };
+static OWN: AtomicRef<WipedWords> = AtomicRef::new(&NOTHING);
 /// A process id in the upper half, and the generation of that process in the lower half. The word is used if there is
 /// no page that the kernel wipes.
 static BY_ID: AtomicU64 = AtomicU64::new(0);
@@ -194,7 +194,7 @@ fn generation_by_id() -> Generation {
 }
 
 /// Returns the page that the kernel wipes in children, or `None` if the kernel wipes none.
-fn page() -> Option<&'static Own> {
+fn page() -> Option<&'static WipedWords> {
     let is_missing = || std::ptr::eq(OWN.get(), &NOTHING);
     // Once a generation was taken without a page, no page is made: it would have another generation.
     if is_missing()
@@ -233,9 +233,9 @@ fn clear_at_fork() {
 /// NAMES.get_or_make(Default::default).lock().unwrap().push("one".to_owned());
 /// assert_eq!(NAMES.get().unwrap().lock().unwrap().len(), 1); // In a child: None.
 /// ```
-pub struct PerProcess<T: Sync + 'static>(OnceRef<Made<T>>);
+pub struct PerProcess<T: Sync + 'static>(OnceRef<MadeBy<T>>);
 
-struct Made<T> {
+struct MadeBy<T> {
     by: Generation,
     value: T,
 }
@@ -274,7 +274,7 @@ impl<T: Sync + 'static> PerProcess<T> {
 
     #[cold]
     fn make(&self, make: impl FnOnce() -> T) -> &'static T {
-        let new = Box::new(Made { by: generation(), value: make() });
+        let new = Box::new(MadeBy { by: generation(), value: make() });
         let made = offer(new, |new| {
             let mut present = self.0.get();
             loop {

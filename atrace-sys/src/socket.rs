@@ -249,7 +249,7 @@ impl Socket {
             let _ = file::control(self.raw(), libc::F_DUPFD_CLOEXEC, 0);
             return Err(libc::EPROTO);
         }
-        // Not more than was seen before: a descriptor may have arrived behind that.
+        // Receives no more bytes than were seen before, because a descriptor may have arrived behind them.
         let received = self.receive_as(bytes.get_mut(..seen).unwrap_or_default(), None, 0)?;
         Ok(received.map(|(received, _)| received))
     }

@@ -154,7 +154,7 @@ pub(crate) const fn may_call_close_range() -> bool {
 /// All thread-local data of this crate, except a counter in `marker/write.rs`, which only hosts have. The data are a
 /// single value, because on Android each thread-local takes a thread key of the C library and additional code.
 #[derive(Debug)]
-struct Own {
+struct ThreadData {
     has_left_descriptors: Cell<bool>,
     /// The thread's word for Perfetto's producer: see [`with_slot`].
     slot: AtomicU32,
@@ -164,8 +164,8 @@ struct Own {
 }
 
 thread_local! {
-    static OWN: Own = const {
-        Own {
+    static OWN: ThreadData = const {
+        ThreadData {
             has_left_descriptors: Cell::new(false),
             slot: AtomicU32::new(0),
             #[cfg(not(no_tracing))]
@@ -182,7 +182,7 @@ pub fn with_slot<R>(then: impl FnOnce(&AtomicU32) -> R) -> R {
 }
 
 /// Returns whether the calling thread has given up the process's descriptors by [`leave_descriptors`], or was started
-/// by a thread that had. For a bare thread this is always true.
+/// by a thread that had. Always true for a bare thread, which runs without the C library.
 pub(crate) fn has_left_descriptors() -> bool {
     is_bare() || OWN.with(|own| own.has_left_descriptors.get())
 }

@@ -25,7 +25,7 @@ pub fn counter() -> u64 {
     ticks
 }
 
-/// Returns 0, because there is no counter.
+/// Returns 0: here, no time stamp counter can be read.
 #[cfg(any(miri, no_tracing, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 #[inline(always)]
 pub fn counter() -> u64 {
@@ -56,7 +56,7 @@ pub fn has_counter() -> bool {
     true
 }
 
-/// Returns false, because there is no counter.
+/// Returns false: here, no time stamp counter can be read.
 #[cfg(any(miri, no_tracing, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub fn has_counter() -> bool {
     false

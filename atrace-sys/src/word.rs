@@ -224,8 +224,8 @@ pub struct Line(pub [AtomicU64; 8]);
 /// Allocates cache lines that are never freed. Their words are 0. The system provides the pages only when they are
 /// first used.
 pub fn zeroed_lines<const COUNT: usize>() -> &'static [Line; COUNT] {
-    // Only for small alignments does std ask the allocator for zeroed memory, which leaves new pages untouched. So this
-    // allocates words, and one line more than needed.
+    // For small alignments only, std asks the allocator for zeroed memory, which leaves new pages untouched. So this
+    // function allocates words, and one line more than needed.
     let words = Box::leak(vec![0_u64; 8 * (COUNT + 1)].into_boxed_slice());
     // Miri reports no leak of memory to whose beginning a static refers.
     #[cfg(miri)]

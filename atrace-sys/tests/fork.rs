@@ -40,7 +40,7 @@ fn in_child(how: fn() -> libc::pid_t, body: impl FnOnce() -> bool) -> bool {
 
 #[test]
 fn nothing_of_the_parents_is_a_childs() {
-    // First, while this process has not asked for what a child finds wiped.
+    // This case comes first: it needs a process that has not yet created the page that the kernel wipes in children.
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     a_child_has_a_value_of_its_own_where_the_kernel_only_says_that_it_wipes();
     a_child_has_a_value_of_its_own_even_if_the_parents_is_locked(&[fork, bare_clone]);

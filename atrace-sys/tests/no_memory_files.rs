@@ -47,7 +47,7 @@ fn a_file_without_a_name_takes_their_place() {
     one.get::<AtomicU32>(8192).unwrap().store(7, Ordering::Relaxed);
     assert_eq!(other.get::<AtomicU32>(8192).unwrap().load(Ordering::Relaxed), 7);
 
-    // Of another user, who could shorten it, no file is accepted.
+    // A file of another user is not accepted, because that user could shorten it.
     if fchown(&file, Some(64_001), None).is_ok() {
         assert_eq!(sealed_size(file.as_raw_fd()).unwrap_err().0, libc::EPERM);
         assert_eq!(fixed_size(file.as_raw_fd()).unwrap_err().0, libc::EPERM);

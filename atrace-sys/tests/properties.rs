@@ -326,13 +326,13 @@ fn waiting_ends_with_a_change_in_another_process() {
             finish(child);
             delay
         };
-        // Its own looking around takes ten seconds, each time; a busy machine is not always busy.
+        // Without a wake, the child notices the change after ten seconds. Some attempts may fail on a busy machine.
         assert!(
             (0..10).any(|_| woken() < Duration::from_secs(5)),
             "woken by its own looking around, not by the writer"
         );
     }
-    // And the other way round: another process sets.
+    // The other way round: another process sets a property, and this process is woken.
     let before = properties.area_serial();
     let child = start("set new value", Some(&place.path())).spawn().unwrap();
     assert!(properties.wait(Wait::Any, before, Some(Duration::from_secs(600))).unwrap().is_some());
@@ -711,7 +711,7 @@ fn nobody_waits_for_who_makes_a_store() {
         assert_eq!(expect(&mut child, "VALUE:"), "Ok(())", "round {round}");
         finish(child);
         drop(maker);
-        // Nor is anything left of who is killed.
+        // A killed process leaves no temporary file, either.
         place.assert_tidy();
     }
 }
@@ -720,7 +720,7 @@ fn nobody_waits_for_who_makes_a_store() {
 fn trying_to_open_never_sleeps() {
     let Some(user) = UserStore::new(5) else { return };
     let place = Place::new();
-    // As if root was just making it.
+    // The directory is in the state in which it is while root creates it.
     fs::create_dir(user.directory()).unwrap();
     fs::set_permissions(user.directory(), Permissions::from_mode(0o700)).unwrap();
     let mut child = user.start(&place, "try").spawn().unwrap();
@@ -809,7 +809,7 @@ fn a_writer_killed_at_any_point_leaves_whole_values() {
         writer.kill().unwrap();
         assert_eq!(writer.wait().unwrap().signal(), Some(libc::SIGKILL));
         look();
-        // The lock died with it, and every change is still one.
+        // The lock was released with the end of the writer, and a further change still changes both serials.
         let before = properties.area_serial();
         let serial = properties.find("key.0").map(|property| property.serial());
         properties.set("key.0", "z".repeat(VALUE_MAX)).unwrap();
@@ -847,7 +847,8 @@ impl UserStore {
     fn start(&self, place: &Place, role: &str) -> Command {
         let program = place.0.path().join("program");
         if !program.exists() {
-            // By another process: who is forked here meanwhile would have it open for writing, and it could not be run.
+            // Another process makes the copy: otherwise a child that is forked meanwhile would have the program open
+            // for writing, and the program could not be executed.
             let copied =
                 Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap();
             assert!(copied.success());
@@ -891,7 +892,7 @@ fn root_opens_the_store_of_another_user() {
     let names: Vec<_> = fs::read_dir(user.directory()).unwrap().collect();
     assert_eq!(names.len(), 1);
 
-    // By its path, too: the owner of the directory may own the file.
+    // Root can also open the store by its path: the file may belong to the owner of its directory.
     assert_eq!(text(&Properties::open_path(&user.path()).unwrap(), "from.user").as_deref(), Some("hi"));
 }
 
@@ -925,7 +926,7 @@ fn a_users_directory_must_be_theirs_and_closed() {
     fs::set_permissions(user.directory(), Permissions::from_mode(0o755)).unwrap();
     assert_eq!(refusal(), ErrorKind::Foreign, "open to others");
 
-    // Root's, as if root had been killed between making it and giving it away.
+    // The directory belongs to root, as if root had been killed between creating it and giving it away.
     fs::set_permissions(user.directory(), Permissions::from_mode(0o700)).unwrap();
     chown(user.directory(), Some(0), None).unwrap();
     Properties::open_uid(user.0).unwrap();
@@ -949,7 +950,7 @@ fn a_file_of_someone_else_is_refused() {
     place.open();
     chown(place.path(), Some(user.0), None).unwrap();
     assert_eq!(place.refusal(), ErrorKind::Foreign);
-    // Nor may a user open what is root's, or the store of another user.
+    // A user may open neither a store of root nor the store of another user.
     chown(place.path(), Some(0), None).unwrap();
     let mut command = user.start(&place, "path");
     let failed = command.env(STORE, place.path()).stderr(Stdio::null()).spawn().unwrap().wait().unwrap();

@@ -106,14 +106,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         counters.push(format!("{{\"name\": {}, \"values\": [7]}}", json(inner)));
     }
 
-    // A track too long for its events is cut the same in all of them, so that its slices still end.
+    // A track that is too long for its events is cut to the same text in all of them, so that its slices still end.
     let track = "t".repeat(5000);
     let head = 2 + std::process::id().to_string().len() + 1;
     let shown = "t".repeat(1023 - head - 17);
     atrace_async_for_track_begin(TAG, &track, "on a long track", i32::MIN);
     pause();
     atrace_async_for_track_end(TAG, &track, i32::MIN);
-    // The name keeps what the longest cookie leaves: its first bytes.
+    // Beside the longest cookie, there is only room for the first bytes of the name.
     asyncs.push(format!("{{\"name\": \"on a\", \"track\": {}}}", json(&shown)));
 
     for value in [i64::from(i32::MIN), 0, 1 << 53] {

@@ -58,7 +58,7 @@ impl About for Origin<'_> {
         self.0.target()
     }
 
-    fn place(&self) -> Option<(&str, u32)> {
+    fn location(&self) -> Option<(&str, u32)> {
         self.0.file().zip(self.0.line())
     }
 

@@ -147,7 +147,7 @@
 //!   they are in a signal handler (`sigaltstack`, `rt_sigprocmask`, `rt_sigaction`), and the latter sleep (`ppoll`);
 //! - a process is no longer [attached](atrace_init) to recordings if its main thread, or each of its threads, is confined,
 //!   or if its main thread has ended. This is not noticed before Linux 5.9, and not after [`perfetto::connect`]. A filter for all
-//!   threads must leave the socket's thread its calls, which `docs/security.md` of the repository lists;
+//!   threads must allow the system calls of the socket thread, which `docs/security.md` of the repository lists;
 //! - without a state page (`ATRACE_STATE=none`, Android), the first event needs `getpid`;
 //! - reopening a marker that was closed needs more calls.
 //!
@@ -201,8 +201,9 @@
 //!
 //! # Tracers
 //!
-//! The module [`tracer`] has everything that a tracer for another interface needs, such as the subscriber for `tracing`
-//! in the crate `atrace-subscriber`.
+//! The module [`tracer`] has what a tracer for another interface needs to write events, and [`watch`](mod@watch) tells it
+//! when tracing is switched. The crate `atrace-subscriber` is such a tracer, for `tracing`. It also uses `atrace-sys`, for
+//! forks and threads.
 //!
 //! # Pairing
 //!
@@ -290,5 +291,8 @@ pub use sink::choice::sink;
 pub use state::state_page;
 pub use tags::AtraceTag;
 
+/// The function that only the macros of this crate call.
 #[doc(hidden)]
-pub use macros::private as __private;
+pub mod __private {
+    pub use crate::scoped::begin_scoped_event_at;
+}

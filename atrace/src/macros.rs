@@ -1,4 +1,4 @@
-//! Macros that trace the rest of a function, and the functions that these macros call.
+//! Macros that trace the rest of a function.
 
 /// Traces the rest of the function (or block) as a slice that is named by the function's path, such as
 /// `my_crate::Type::method`.
@@ -56,29 +56,4 @@ macro_rules! trace_name {
             $crate::begin_scoped_event_args($tag, &NAME, &[$($arg),*])
         };
     };
-}
-
-/// The function that only the macros of this crate call.
-#[doc(hidden)]
-pub mod private {
-    use crate::{AtraceTag, Name, ScopedEvent, scoped};
-
-    /// Begins a slice that is named by the path of a function, until the guard is dropped. `callsite` identifies the
-    /// name; its own text is not used. `marker` is an item with the name `here` that is defined in the function's body.
-    #[inline(always)]
-    pub fn begin_scoped_event_at<T>(tag: AtraceTag, callsite: &'static Name, marker: &T) -> ScopedEvent {
-        scoped::begin_scoped_event_at(tag, callsite, || path_of(marker))
-    }
-
-    /// Returns the path of a function without the `here` at its end, nor the closures and `async` blocks around `here`.
-    #[inline]
-    fn path_of<T>(_marker: &T) -> &'static str {
-        let path = std::any::type_name::<T>();
-        // The compiler knows the text, so it can compute the result.
-        let mut path = path.strip_suffix("::here").unwrap_or(path);
-        while let Some(outer) = path.strip_suffix("::{{closure}}") {
-            path = outer;
-        }
-        path
-    }
 }

@@ -29,7 +29,7 @@ impl Number {
 
 pub trait About: fmt::Debug {
     fn target(&self) -> &str;
-    fn place(&self) -> Option<(&str, u32)>;
+    fn location(&self) -> Option<(&str, u32)>;
     fn arguments(&self, each: &mut dyn FnMut(&str));
 }
 

@@ -36,7 +36,7 @@ use atrace_sys::properties::{FLAGS, Properties, Wait};
 
 use crate::AtraceTag;
 use crate::flags;
-use crate::gate::{self, GATE, NO_SERIAL, PARKED, Serial};
+use crate::gate::{self, DISABLED_BIT, GATE, NO_SERIAL, Serial};
 use crate::producer;
 use crate::sink::{self, Sink, choice};
 use crate::state;
@@ -136,7 +136,7 @@ pub(crate) fn update() {
 #[inline(never)]
 fn refresh() -> AtraceTag {
     // While there is no sink, each event comes here, until a caller that may allocate opens the sink.
-    if choice::for_event().is_waiting() {
+    if choice::current().is_waiting() {
         return if is_disabled() { AtraceTag::NotReady } else { AtraceTag::empty() };
     }
     let _undisturbed = Undisturbed::new();
@@ -211,7 +211,7 @@ fn read() -> AtraceTag {
 
     static FAILED: fn() = state::publish;
     atrace_sys::marker::on_failure(&FAILED);
-    let sink = choice::for_event();
+    let sink = choice::current();
     sink.check();
     if sink::is_perfetto_enabled() {
         follow_perfetto(sink);
@@ -242,7 +242,7 @@ fn read() -> AtraceTag {
             // The sessions' tags go into the local word, because the foreign word is the library's mask.
             (Some(producer::tags().bits()), AtraceTag::from_bits_retain(mask.load(Ordering::Relaxed)))
         }
-        _ if DISABLED.load(Ordering::SeqCst) => (Some(PARKED), AtraceTag::NotReady),
+        _ if DISABLED.load(Ordering::SeqCst) => (Some(DISABLED_BIT), AtraceTag::NotReady),
         Sink::Ndk(ndk) => {
             let (enabled, settled) = ndk.ask(serial.value);
             let tags = if enabled { AtraceTag::App } else { AtraceTag::empty() };

@@ -79,17 +79,28 @@ pub fn begin_scoped_event_args(tag: AtraceTag, name: impl EventName, args: &[Arg
     emit(tag, (), name, || Kind::Begin, args)
 }
 
-/// Begins a slice whose name has the identity of the constant `name`, and the text that `text` returns. Only the macros
-/// of this crate call this. It costs fewer instructions than [`emit`], because the compiler knows the text in the caller.
+/// Begins a slice that is named by the path of a function, until the guard is dropped. Only the macros of this crate
+/// call this. `callsite` identifies the name; its own text is not used. `marker` is an item with the name `here` that is
+/// defined in the function's body. This costs fewer instructions than [`emit`], because the compiler knows the path in
+/// the caller.
+#[doc(hidden)]
 #[inline(always)]
-pub(crate) fn begin_scoped_event_at(
-    tag: AtraceTag,
-    name: &Name,
-    text: impl FnOnce() -> &'static str,
-) -> ScopedEvent {
+pub fn begin_scoped_event_at<T>(tag: AtraceTag, callsite: &'static Name, marker: &T) -> ScopedEvent {
     let begin = |check| {
-        let event = Event::new(Kind::Begin, name.with_text(text()));
+        let event = Event::new(Kind::Begin, callsite.with_text(path_of(marker)));
         Outcome::of(backend::enabled(check, tag, false)?.write(tag, event), tag)
     };
     ScopedEvent { slice: gate::check(tag).and_then(begin) }
+}
+
+/// Returns the path of a function without the `here` at its end, nor the closures and `async` blocks around `here`.
+#[inline]
+fn path_of<T>(_marker: &T) -> &'static str {
+    let path = std::any::type_name::<T>();
+    // The compiler knows the text, so it can compute the result.
+    let mut path = path.strip_suffix("::here").unwrap_or(path);
+    while let Some(outer) = path.strip_suffix("::{{closure}}") {
+        path = outer;
+    }
+    path
 }

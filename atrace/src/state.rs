@@ -12,19 +12,18 @@ use atrace_sys::process;
 use atrace_sys::state::{self, TEXT_MAX, Text};
 
 use crate::AtraceTag;
-use crate::gate;
+use crate::gate::{self, DISABLED_BIT};
 use crate::producer;
 use crate::sink::{self, choice};
 use crate::status::status;
 
 /// The serial and the tags that were last read from the gate, for use while a thread reads the properties. The half of
-/// the word that holds the tags has no bit for the tag `NotReady`, so the bit [`PARKED`] stands for that tag.
+/// the word that holds the tags has no bit for the tag `NotReady`, so [`DISABLED_BIT`] stands for that tag.
 static LAST: AtomicU64 = AtomicU64::new(0);
-const PARKED: u64 = 1 << 31;
 
 fn packed(serial: u32, tags: AtraceTag) -> u64 {
-    let parked = if tags.contains(AtraceTag::NotReady) { PARKED } else { 0 };
-    u64::from(serial) << 32 | parked | (tags.bits() & AtraceTag::ValidMask.bits())
+    let disabled = if tags.contains(AtraceTag::NotReady) { DISABLED_BIT } else { 0 };
+    u64::from(serial) << 32 | disabled | (tags.bits() & AtraceTag::ValidMask.bits())
 }
 
 /// Publishes `tags` in the state page, unless the previous publication was made by this function with the same tags.
@@ -98,8 +97,11 @@ fn describe(text: &mut Text<'_>) {
     }
     let last = LAST.load(Ordering::Relaxed);
     text.line("serial", last >> 32);
-    let tags =
-        if last & PARKED != 0 { AtraceTag::NotReady.bits() } else { last & AtraceTag::ValidMask.bits() };
+    let tags = if last & DISABLED_BIT != 0 {
+        AtraceTag::NotReady.bits()
+    } else {
+        last & AtraceTag::ValidMask.bits()
+    };
     text.line("tags", format_args!("{tags:#x}"));
     let filters = FILTERS.load(Ordering::Relaxed);
     if filters > 0 {

@@ -1,6 +1,6 @@
 //! The interface for tracers. A *tracer* is code that passes the events of another library, such as `tracing`, to this
-//! crate. With this interface, a tracer can check a tag once for several events, store slices that know whether their
-//! begin was written, describe callsites, and encode arguments itself.
+//! crate. With this interface, a tracer can check a tag once for several events, keep a value for each open slice that
+//! shows whether the begin was written, describe callsites, and encode arguments itself.
 //!
 //! `examples/log.rs` is a small tracer, for the crate `log`.
 //!

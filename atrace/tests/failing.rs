@@ -89,7 +89,7 @@ mod cases {
         use std::os::unix::net::{UnixListener, UnixStream};
         use std::time::Duration;
 
-        use atrace_cli::service::{Keep, Service};
+        use atrace_cli::service::{Service, Storage};
 
         use crate::common::until;
 
@@ -121,7 +121,7 @@ mod cases {
         let socket = place.path("socket");
         // SAFETY: no preconditions.
         let user = unsafe { libc::geteuid() };
-        let keep = Keep::Ring { bytes: 1 << 20 };
+        let keep = Storage::Ring { bytes: 1 << 20 };
         let _service = Service::start(UnixListener::bind(&socket).unwrap(), user, keep).unwrap();
         common::run(place.command(&name).env("PERFETTO_PRODUCER_SOCK_NAME", socket));
     }

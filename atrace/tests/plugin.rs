@@ -3,7 +3,7 @@
 #![cfg(all(target_os = "linux", not(target_feature = "crt-static")))]
 
 mod common;
-#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[allow(dead_code, unreachable_pub, reason = "this module is shared with the tests in `crates/real-service`")]
 #[path = "../../crates/real-service/src/trace.rs"]
 mod trace;
 
@@ -16,7 +16,7 @@ mod cases {
     use std::sync::mpsc;
 
     use atrace::{AtraceTag, begin_scoped_event};
-    use atrace_cli::service::{Keep, Service};
+    use atrace_cli::service::{Service, Storage};
 
     use crate::common::{self, Place, case};
     use crate::trace::Trace;
@@ -90,7 +90,7 @@ mod cases {
     fn recorded(case: &str) -> (u64, u64) {
         let place = Place::file();
         let socket = place.path("socket");
-        let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
+        let keep = Storage::File { file: File::create(place.path("trace")).unwrap(), max: None };
         // SAFETY: no preconditions.
         let user = unsafe { libc::geteuid() };
         let service = Service::start(UnixListener::bind(&socket).unwrap(), user, keep).unwrap();
@@ -138,7 +138,7 @@ mod cases {
         });
         let place = Place::file();
         let socket = place.path("socket");
-        let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
+        let keep = Storage::File { file: File::create(place.path("trace")).unwrap(), max: None };
         let listener = UnixListener::bind(&socket).unwrap();
         let service = Service::start(listener, atrace_sys::process::user(), keep).unwrap();
         let mut command = place.command(&name);

@@ -4,7 +4,7 @@
 #![cfg(not(no_tracing))]
 
 mod common;
-#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[allow(dead_code, unreachable_pub, reason = "this module is shared with the tests in `crates/real-service`")]
 #[path = "../../crates/real-service/src/trace.rs"]
 mod trace;
 
@@ -22,7 +22,7 @@ mod cases {
 
     use atrace::perfetto;
     use atrace::*;
-    use atrace_cli::service::{Keep, Report, Service};
+    use atrace_cli::service::{Report, Service, Storage};
     use atrace_perfetto::proto::Writer;
     use atrace_perfetto::wire::{self, Body};
 
@@ -54,7 +54,7 @@ mod cases {
         // SAFETY: no preconditions.
         let user = unsafe { libc::geteuid() };
         let listener = UnixListener::bind(&socket).unwrap();
-        let service = Service::start(listener, user, Keep::File { file, max: None }).unwrap();
+        let service = Service::start(listener, user, Storage::File { file, max: None }).unwrap();
         let ran = common::run(&mut producer(&place, &std::env::current_exe().unwrap(), case, &socket));
         service.finish();
         (ran, Trace::open(&place.path("trace")).events())
@@ -340,7 +340,7 @@ mod cases {
             let seconds = if std::env::var_os("ATRACE_LONG").is_some() { 60 } else { 3 };
             let (start, mut off) = (std::time::Instant::now(), 0);
             while start.elapsed().as_secs() < seconds {
-                // Of several attempts, the one that was interrupted the least counts.
+                // The attempt that was interrupted the least counts.
                 let look = |_| {
                     let (before, now, after) = (clock::asked(), clock::now(), clock::asked());
                     (after - before, before.saturating_sub(now).max(now.saturating_sub(after)))
@@ -354,7 +354,7 @@ mod cases {
         let socket = place.path("socket");
         // SAFETY: no preconditions.
         let user = unsafe { libc::geteuid() };
-        let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
+        let keep = Storage::File { file: File::create(place.path("trace")).unwrap(), max: None };
         let _service = Service::start(UnixListener::bind(&socket).unwrap(), user, keep).unwrap();
         let mut command = producer(&place, &std::env::current_exe().unwrap(), &name, &socket);
         if std::env::var_os("ATRACE_LONG_TESTS").is_some() {
@@ -454,7 +454,7 @@ mod cases {
             Some(wait) => asked.elapsed() > wait,
             None => place.path("go.served").exists(),
         });
-        let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
+        let keep = Storage::File { file: File::create(place.path("trace")).unwrap(), max: None };
         // SAFETY: no preconditions.
         let service = Service::start(listener, unsafe { libc::geteuid() }, keep).unwrap();
         let ran = common::end_of(child);
@@ -616,7 +616,7 @@ mod cases {
         let socket = place.path("socket");
         let listener = UnixListener::bind(&socket).unwrap();
         fs::set_permissions(&socket, Permissions::from_mode(0o777)).unwrap();
-        let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
+        let keep = Storage::File { file: File::create(place.path("trace")).unwrap(), max: None };
         let service = Service::start(listener, USER, keep).unwrap();
         let mut command = producer(&place, &program, &name, &socket);
         command.env("ATRACE_BACKEND", "perfetto").uid(USER).gid(USER).current_dir("/");
@@ -653,7 +653,7 @@ mod cases {
         let name = case!({
             if std::env::var("KIND").unwrap() == "serve" {
                 let socket = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").unwrap();
-                let keep = Keep::Ring { bytes: 1 << 20 };
+                let keep = Storage::Ring { bytes: 1 << 20 };
                 // SAFETY: no preconditions.
                 let user = unsafe { libc::geteuid() };
                 let _service = Service::start(UnixListener::bind(socket).unwrap(), user, keep).unwrap();
@@ -688,7 +688,7 @@ mod cases {
         serving.wait().unwrap();
         fs::write(place.path("go"), "").unwrap();
         until("the program has written", || place.path("written").exists());
-        let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
+        let keep = Storage::File { file: File::create(place.path("trace")).unwrap(), max: None };
         // SAFETY: no preconditions.
         let service = Service::start(listener, unsafe { libc::geteuid() }, keep).unwrap();
         let ran = common::end_of(program);

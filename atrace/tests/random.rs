@@ -10,7 +10,7 @@
 #![cfg(not(no_tracing))]
 
 mod common;
-#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[allow(dead_code, unreachable_pub, reason = "this module is shared with the tests in `crates/real-service`")]
 #[path = "../../crates/real-service/src/trace.rs"]
 mod trace;
 
@@ -27,7 +27,7 @@ mod cases {
     use atrace::perfetto::{self, Recording};
     use atrace::tracer::{GateCheck, NamedTrack, PreparedTag, Slice, TrackSlice};
     use atrace::*;
-    use atrace_cli::service::{Keep, Report, Service};
+    use atrace_cli::service::{Report, Service, Storage};
 
     use crate::common::{Hold, Place, case, copied, run, until};
     use crate::trace::{Event, Trace, processed};
@@ -460,7 +460,7 @@ mod cases {
         let user = unsafe { libc::geteuid() };
         let listener = UnixListener::bind(&socket).unwrap();
         let service =
-            Service::start_sessions(listener, user, sessions, Keep::File { file, max: None }).unwrap();
+            Service::start_sessions(listener, user, sessions, Storage::File { file, max: None }).unwrap();
         let mut command = place.command(case);
         command
             .env("PERFETTO_PRODUCER_SOCK_NAME", &socket)

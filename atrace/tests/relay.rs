@@ -7,7 +7,7 @@
 #![cfg(not(no_tracing))]
 
 mod common;
-#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[allow(dead_code, unreachable_pub, reason = "this module is shared with the tests in `crates/real-service`")]
 #[path = "../../crates/real-service/src/trace.rs"]
 mod trace;
 

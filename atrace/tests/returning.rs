@@ -12,7 +12,7 @@ mod cases {
     use std::time::{Duration, Instant};
 
     use atrace::*;
-    use atrace_cli::service::{Keep, Report, Service};
+    use atrace_cli::service::{Report, Service, Storage};
 
     use crate::common::{self, Hold, Place, case, copied, until};
 
@@ -30,7 +30,7 @@ mod cases {
     fn serve_into(file: File, listener: UnixListener) -> Service {
         // SAFETY: no preconditions.
         let user = unsafe { libc::geteuid() };
-        Service::start(listener, user, Keep::File { file, max: None }).unwrap()
+        Service::start(listener, user, Storage::File { file, max: None }).unwrap()
     }
 
     /// Returns the connection state that a process published last.
@@ -216,7 +216,7 @@ mod cases {
     fn the_state_page_has_the_state_of_the_connection() {
         let name = case!({
             perfetto::connect();
-            // Until the process is killed, or its test was.
+            // The test kills this process. The limit is for the case that the test itself was killed.
             std::thread::sleep(Duration::from_secs(600));
         });
         let place = Place::file();
@@ -245,7 +245,7 @@ mod cases {
     fn a_service_that_accepts_and_closes_is_left_alone() {
         let name = case!({
             perfetto::connect();
-            // Until the process is killed, or its test was.
+            // The test kills this process. The limit is for the case that the test itself was killed.
             std::thread::sleep(Duration::from_secs(600));
         });
         let place = Place::file();

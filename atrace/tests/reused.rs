@@ -302,7 +302,7 @@ mod cases {
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert_eq!(status, 0);
             println!("ASTRAY {}", events_in(&mut file));
-            // What the child found out does not affect its parent.
+            // The child has found its descriptor to be wrong, which does not affect the parent.
             atrace_instant(TAG, "last");
             assert_eq!(sink().dropped(), 0);
         });

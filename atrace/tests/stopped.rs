@@ -4,7 +4,7 @@
 #![cfg(not(no_tracing))]
 
 mod common;
-#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[allow(dead_code, unreachable_pub, reason = "this module is shared with the tests in `crates/real-service`")]
 #[path = "../../crates/real-service/src/trace.rs"]
 mod trace;
 
@@ -23,7 +23,7 @@ mod cases {
 
     use atrace::perfetto;
     use atrace::*;
-    use atrace_cli::service::{Keep, Service};
+    use atrace_cli::service::{Service, Storage};
 
     use crate::common::{self, case, until};
     use crate::trace::{Event, Trace};
@@ -100,7 +100,7 @@ mod cases {
             let said = recording.finish().unwrap_err();
             assert_eq!(said.kind(), std::io::ErrorKind::TimedOut, "{said}");
             assert!(has(&first, "another thread's"));
-            // All events that have returned, and perhaps the one that the thread stopped in.
+            // These are all events that have returned, and perhaps the event in which the thread was stopped.
             let returned = RETURNED.load(Ordering::SeqCst);
             let lost = perfetto::status().lost() - HANDLERS_LOST.load(Ordering::SeqCst);
             let found = Trace::open(&first).events().iter().filter(|event| is_threads(event)).count() as u64;
@@ -127,7 +127,7 @@ mod cases {
                 let listener = UnixListener::bind(&socket).unwrap();
                 // SAFETY: no preconditions.
                 let user = unsafe { libc::geteuid() };
-                Service::start(listener, user, Keep::File { file, max: None }).unwrap()
+                Service::start(listener, user, Storage::File { file, max: None }).unwrap()
             };
             // SAFETY: no other thread reads the environment.
             unsafe { std::env::set_var("PERFETTO_PRODUCER_SOCK_NAME", &socket) };

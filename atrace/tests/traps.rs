@@ -21,7 +21,7 @@ mod cases {
 
     use atrace::tracer::{GateCheck, PreparedTag};
     use atrace::*;
-    use atrace_cli::service::{Keep, Service};
+    use atrace_cli::service::{Service, Storage};
 
     use crate::common::{self, Place, case, control};
     use crate::standins;
@@ -407,7 +407,7 @@ mod cases {
     }
 
     fn serve(place: &Place) -> Service {
-        let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
+        let keep = Storage::File { file: File::create(place.path("trace")).unwrap(), max: None };
         // SAFETY: no preconditions.
         let user = unsafe { libc::geteuid() };
         Service::start(UnixListener::bind(place.path("socket")).unwrap(), user, keep).unwrap()

@@ -31,7 +31,7 @@ fn main() {
     assert_eq!(boxes.total, Counts { allocs: 1000, bytes: 24_000, frees: 1000, freed: 24_000, peak: 24 });
     assert_eq!((boxes.allocs, boxes.bytes), (1.0, 24.0));
 
-    // What is set up once is not counted.
+    // An allocation that only the first operation makes is not counted.
     let mut once = None;
     let lazy = per_op(10, |n| {
         for _ in 0..n {

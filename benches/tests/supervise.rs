@@ -107,7 +107,7 @@ impl Run {
         command.arg("--default-signal=HUP,INT,TERM").arg(std::env::current_exe().unwrap()).arg("--bench");
         command.env(HELPER, helper).env("ATRACE_BENCH_SINK", sink);
         command.env("ATRACE_BACKEND", "none").env_remove("ATRACE_PROPERTIES");
-        #[expect(clippy::zombie_processes, reason = "who is not ready fails the test")]
+        #[expect(clippy::zombie_processes, reason = "if the bench is not ready, the test fails")]
         let mut parent =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut stdout = BufReader::new(parent.stdout.take().unwrap()).lines();

@@ -248,8 +248,8 @@ fn of<'a>(rows: &'a [row::Row], id: &str) -> &'a row::Row {
     rows.iter().find(|row| row.id == id).unwrap_or_else(|| panic!("no row {id}"))
 }
 
-/// Returns whether a run has found what is known of the times. Six pairs of rounds decide little on a busy machine, and
-/// medians are compared, because intervals are wide there.
+/// Returns whether the times of a run have the expected relations. Six pairs of rounds decide little on a busy machine,
+/// and medians are compared, because intervals are wide there.
 fn is_undisturbed(rows: &[row::Row]) -> bool {
     let row = |id: &str| of(rows, id);
     let above = |id: &str| row(id).above["nosub"].ns;

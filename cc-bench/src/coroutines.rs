@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 pub use ffi::{Batch, Compiler};
 
-// What the macro makes is public whether or not its module is.
+// The macro generates public items, even in a private module.
 #[allow(unreachable_pub)]
 #[allow(unsafe_code, reason = "a bridge to C++ is unsafe on both of its sides")]
 #[allow(missing_docs, reason = "the functions are not public; the public items have documentation")]
@@ -46,9 +46,10 @@ mod ffi {
         /// The part of `resume` that the computations took, which includes one reading of the clock for each task. It
         /// is 0 if the tasks were not timed from within.
         compute: u64,
-        /// The rest of `resume`: from before each task is resumed to the beginning of its computation, and from the
-        /// end of the computation until the task has returned. It includes two readings of the clock for each task.
-        /// It is 0 if the tasks were not timed from within.
+        /// The time from directly before each task is resumed to the beginning of its computation, and from the end of
+        /// the computation until the task has returned. It includes two readings of the clock for each task. It is 0 if
+        /// the tasks were not timed from within. The rest of `resume` is one reading of the clock for each task and one
+        /// more, and what the loop does between two tasks.
         switches: u64,
         /// The time of destroying all tasks.
         destruction: u64,
@@ -68,7 +69,8 @@ mod ffi {
     }
 
     unsafe extern "C++" {
-        // SAFETY: cxx has the C++ compiler compare each signature with the header's; what is not `unsafe` takes no raw pointer.
+        // SAFETY: cxx makes the C++ compiler compare each signature with the header. Functions without `unsafe` take no
+        // raw pointer.
         include!("cc-bench/src/coroutines.h");
 
         fn run(compiler: Compiler, kind: Kind, fibonacci: u32, tasks: u64, inside: bool) -> Result<Batch>;
@@ -193,22 +195,25 @@ mod tests {
         }
     }
 
-    /// Tests that the times of the parts add up to the time of the whole batch.
+    /// Tests that the times of the parts add up to the time of the whole batch, and to what the same tasks take if they
+    /// are not timed from within.
     #[test]
     fn the_parts_make_up_the_whole() {
-        let same = |parts: &[u64], whole: u64| {
-            let parts = parts.iter().sum::<u64>() as f64;
-            (parts / whole as f64 - 1.0).abs() < 0.02
-        };
+        let same = |parts: u64, whole: u64| (parts as f64 / whole as f64 - 1.0).abs() < 0.02;
         for compiler in installed() {
             for run in [Compiler::coroutines, Compiler::co_yield] {
-                let batch = run(compiler, 20, 300, true).unwrap();
-                let Batch { total, creation, resume, compute, switches, destruction, .. } = batch;
-                assert!(same(&[creation, resume, destruction], total), "{compiler:?} {batch:?}");
-                assert!(same(&[compute, switches], resume), "{compiler:?} {batch:?}");
-                assert!(compute > 0 && switches > 0, "{compiler:?} {batch:?}");
-                let batch = run(compiler, 20, 300, false).unwrap();
-                assert_eq!((batch.compute, batch.switches), (0, 0));
+                let agree = || {
+                    let batch = run(compiler, 20, 300, true).unwrap();
+                    let untimed = run(compiler, 20, 300, false).unwrap();
+                    let Batch { total, creation, resume, compute, switches, destruction, .. } = batch;
+                    eprintln!("{compiler:?} {batch:?} {untimed:?}");
+                    assert_eq!(creation + resume + destruction, total);
+                    assert_eq!((untimed.compute, untimed.switches), (0, 0));
+                    let parts = compute + switches;
+                    compute > 0 && switches > 0 && same(parts, resume) && same(parts, untimed.resume)
+                };
+                // In a batch, a thread may lose its processor between two tasks, or the processor's speed may change.
+                assert!((0..50).any(|_| agree()), "{compiler:?}");
             }
         }
     }

@@ -48,13 +48,14 @@ use atrace_sys::properties::Properties;
 /// The tag that the loops test.
 pub const TAG: u64 = atrace_sys::bindings::ATRACE_TAG_APP;
 
-// What the macro makes is public whether or not its module is.
+// The macro generates public items, even in a private module.
 #[allow(unreachable_pub)]
 #[allow(unsafe_code, reason = "a bridge to C++ is unsafe on both of its sides")]
 #[cxx::bridge(namespace = "cc_bench")]
 mod ffi {
     unsafe extern "C++" {
-        // SAFETY: cxx has the C++ compiler compare each signature with the header's; what is not `unsafe` takes no raw pointer.
+        // SAFETY: cxx makes the C++ compiler compare each signature with the header. Functions without `unsafe` take no
+        // raw pointer.
         include!("cc-bench/src/bench.h");
 
         unsafe fn begin(name: *const c_char, iterations: u64);

@@ -150,10 +150,8 @@ public:
     Generator& operator=(const Generator&) = delete;
     ~Generator() { handle_.destroy(); }
 
-    double next() {
-        handle_.resume();
-        return handle_.promise().value;
-    }
+    void resume() { handle_.resume(); }
+    double value() const { return handle_.promise().value; }
 
 private:
     explicit Generator(coro::coroutine_handle<promise_type> handle) : handle_(handle) {}
@@ -188,24 +186,27 @@ private:
     bool open_ = false;
 };
 
-// Resumes a task of the batch `tasks` times, once each or the same one. Returns when the last has ended. A task that is
-// timed from within has three readings: the one after it is the one before the next.
-template <bool kInside, typename Resume>
+// Resumes a task of the batch `tasks` times, once each or the same one, and calls `note` after each. Returns when the
+// last task has ended. For a task that is timed from within, the clock is read four times: directly before and after the
+// resume, and before and after the computation.
+template <bool kInside, typename Resume, typename Note>
 [[gnu::always_inline]] inline Clock::time_point resume_all(TaskTimes& times, uint64_t tasks,
-                                                           Clock::time_point start, Resume resume) {
-    Clock::time_point last = start;
+                                                           Clock::time_point start, Resume resume, Note note) {
     for (uint64_t i = 0; i < tasks; i++) {
-        resume(i);
         if constexpr (kInside) {
-            Clock::time_point now = Clock::now();
-            times.switches += between(last, began) + between(ended, now);
+            auto before = Clock::now();
+            resume(i);
+            auto after = Clock::now();
+            times.switches += between(before, began) + between(ended, after);
             times.compute += between(began, ended);
-            last = now;
+        } else {
+            resume(i);
         }
+        note(i);
     }
-    if constexpr (!kInside) last = Clock::now();
-    times.resume = between(start, last);
-    return last;
+    auto over = Clock::now();
+    times.resume = between(start, over);
+    return over;
 }
 
 TaskTimes sequential(uint32_t fibonacci, uint64_t tasks) {
@@ -263,11 +264,11 @@ TaskTimes coroutines(uint32_t fibonacci, uint64_t tasks) {
     auto start = Clock::now();
     for (uint64_t i = 0; i < tasks; i++) all.push_back(task<kInside>(fibonacci));
     auto created = Clock::now();
-    auto ran = resume_all<kInside>(times, tasks, created, [&](uint64_t i) {
-        all[i].resume();
+    auto note = [&](uint64_t i) {
         times.sum += all[i].result();
         times.resumes += all[i].done();
-    });
+    };
+    auto ran = resume_all<kInside>(times, tasks, created, [&](uint64_t i) { all[i].resume(); }, note);
     all.clear();
     auto over = Clock::now();
     times.creation = between(start, created);
@@ -287,10 +288,11 @@ TaskTimes yields(uint32_t fibonacci, uint64_t tasks) {
         Generator numbers = generator<kInside>(fibonacci);
         auto created = Clock::now();
         times.creation = between(start, created);
-        ran = resume_all<kInside>(times, tasks, created, [&](uint64_t) {
-            times.sum += numbers.next();
+        auto note = [&](uint64_t) {
+            times.sum += numbers.value();
             times.resumes++;
-        });
+        };
+        ran = resume_all<kInside>(times, tasks, created, [&](uint64_t) { numbers.resume(); }, note);
     }
     auto over = Clock::now();
     times.destruction = between(ran, over);

@@ -7,7 +7,7 @@ use std::ffi::{CString, c_char, c_int};
 
 #[allow(unsafe_code, reason = "C functions")]
 unsafe extern "C" {
-    // SAFETY: the signatures are those of `bench.h`. What is `safe` takes numbers alone.
+    // SAFETY: the signatures are those of `bench.h`. The functions that are `safe` take only numbers.
     safe fn cc_bench_is_tag_enabled(tag: u64) -> c_int;
     fn cc_bench_begin(tag: u64, name: *const c_char);
     safe fn cc_bench_end(tag: u64);

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The crates whose functions are left out.
+/// The crates whose functions are left out of backtraces.
 const CRATES: [&str; 20] = [
     "std",
     "core",

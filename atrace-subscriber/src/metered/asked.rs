@@ -16,13 +16,13 @@ use super::Meter;
 
 const VARIABLE: &str = "ATRACE_BILL";
 
-struct Asked {
+struct BillRequest {
     path: PathBuf,
     meter: Meter,
     by: fork::Generation,
 }
 
-static ASKED: OnceRef<Option<Asked>> = OnceRef::new();
+static ASKED: OnceRef<Option<BillRequest>> = OnceRef::new();
 
 /// Returns the meter of this crate's subscribers and layers, if `ATRACE_BILL` is set.
 pub(crate) fn asked() -> Option<Meter> {
@@ -35,7 +35,7 @@ pub(crate) fn asked() -> Option<Meter> {
             return None;
         }
         let meter = Meter::new("AtraceSubscriber, or AtraceLayer without the rest of its stack");
-        Some(Asked { path, meter, by: fork::generation() })
+        Some(BillRequest { path, meter, by: fork::generation() })
     });
     asked.as_ref().map(|asked| asked.meter)
 }
@@ -53,7 +53,7 @@ extern "C" fn write_at_exit() {
     written.unwrap_or_else(std::mem::forget); // Dropping what was thrown may panic.
 }
 
-impl Asked {
+impl BillRequest {
     fn write(&self) -> io::Result<()> {
         let mut new = self.path.clone().into_os_string();
         new.push(format!(".{}.new", process::raw_id()));

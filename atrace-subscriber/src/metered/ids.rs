@@ -174,7 +174,7 @@ mod tests {
         for lane in 0..4 {
             for slot in 1..5 {
                 ids.add(id(lane, slot), 10 * lane as usize + slot as usize, lane as usize);
-                // Of other threads than the owner, ids are in the large table.
+                // The ids of threads other than the owner are in the large table.
                 ids.add(id(lane, 100 + slot), 7, lane as usize + 1);
                 ids.add(id(9, slot), 8, NONE);
             }

@@ -99,7 +99,7 @@ impl Sum {
             let more = |bits| Some((f64::from_bits(bits) + (ticks as f64).powi(2)).to_bits());
             let _ = self.squares.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         }
-        // The sums are never of fewer calls than this.
+        // A reader that sees this number also sees the sums of at least as many calls.
         self.number.fetch_add(1, Ordering::Release);
     }
 
@@ -174,7 +174,7 @@ impl Ticks {
 }
 
 /// The times at which a meter was made.
-struct Began {
+struct StartTimes {
     instant: Instant,
     ticks: u64,
     /// The processor time of the process.
@@ -187,7 +187,7 @@ pub(super) struct State {
     /// A description of the metered calls, for users.
     subject: &'static str,
     ticks: Ticks,
-    began: Began,
+    began: StartTimes,
     one_in: AtomicU32,
     /// The lines of counters: for each lane (the counters of one thread), and then for all threads without a lane, a line
     /// for each callsite, by the callsite's number.
@@ -225,7 +225,7 @@ impl Meter {
         let state: &'static State = Box::leak(Box::new(State {
             subject,
             ticks,
-            began: Began {
+            began: StartTimes {
                 instant: Instant::now(),
                 ticks: ticks.now(),
                 processor: timer::process_time(),
@@ -437,7 +437,7 @@ impl State {
 
     /// Returns the measurements in the form in which [`Bill::read`] reads them.
     pub(super) fn raw(&self) -> Vec<u8> {
-        let Began { instant, processor, threads, .. } = &self.began;
+        let StartTimes { instant, processor, threads, .. } = &self.began;
         let processor = processor.zip(timer::process_time()).map(|(then, now)| now.saturating_sub(then));
         let callers = threads.as_ref().and_then(thread::processor_time);
         let ns = self.ns_per_tick();
@@ -545,7 +545,7 @@ impl Timing {
             let own = took.saturating_sub(thread.nested.get());
             thread.reads.set(self.outer.1);
             let Some(timed) = self.timed else {
-                // The outer call has waited for all that metering takes for this one.
+                // The outer call has also waited for the metering of this call.
                 let metering = state.timing.load(Ordering::Relaxed);
                 return thread.nested.set(self.outer.0 + took + metering);
             };

@@ -74,7 +74,7 @@ impl<S: Subscriber> Metered<S> {
         self.ids.add(id.into_u64(), number, thread::with(|thread| thread.lane.get()));
     }
 
-    /// Does the same as [`call`](Self::call), for a span that has an id. Returns also what was found by the id, before
+    /// Does the same as [`call`](Self::call), for a span that has an id. Also returns the entry that the id had before
     /// the call.
     #[inline(always)]
     fn span_call<R>(&self, id: &Id, call: Call, body: impl Fn(&S) -> R) -> (R, Option<Found<'_>>) {
@@ -170,7 +170,7 @@ impl<S: Subscriber> Subscriber for Metered<S> {
     fn try_close(&self, id: Id) -> bool {
         let (is_closed, found) =
             self.span_call(&id, Call::Close, |subscriber| subscriber.try_close(id.clone()));
-        // What was found before the call: the subscriber may already have given the id to another span.
+        // Removes the entry from before the call: the subscriber may already have given the id to another span.
         if is_closed && let Some((place, _)) = found {
             Ids::remove(place);
         }

@@ -23,7 +23,7 @@ const IS_NESTED: u32 = 1 << 30;
 
 /// Where a life has begun: the number of its lane, and whether the life is nested in another life on the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Begun {
+pub(crate) struct LifeLane {
     pub(crate) lane: u32,
     pub(crate) is_nested: bool,
 }
@@ -61,18 +61,18 @@ impl Claim {
 
     /// Records that the life has begun, on the lane in `begun`. If `begun` is `None`, records that the life could not
     /// be begun and may be claimed again.
-    pub(crate) fn set(&self, generation: u32, begun: Option<Begun>) {
-        let nested = |begun: Begun| if begun.is_nested { IS_NESTED } else { 0 };
+    pub(crate) fn set(&self, generation: u32, begun: Option<LifeLane>) {
+        let nested = |begun: LifeLane| if begun.is_nested { IS_NESTED } else { 0 };
         let state = begun.map_or(UNBEGUN, |begun| ON_LANE | nested(begun) | begun.lane);
         self.0.store(pair(generation, state), Ordering::Release);
     }
 
     /// Returns the lane of the life and whether the life is nested, if the life has begun. The caller then sees all
     /// data that was stored before.
-    pub(crate) fn begun(&self, generation: u32) -> Option<Begun> {
+    pub(crate) fn begun(&self, generation: u32) -> Option<LifeLane> {
         let state = self.0.load(Ordering::Acquire);
         let (of, state) = (high(state), low(state));
-        let begun = || Begun { lane: state & !(ON_LANE | IS_NESTED), is_nested: state & IS_NESTED != 0 };
+        let begun = || LifeLane { lane: state & !(ON_LANE | IS_NESTED), is_nested: state & IS_NESTED != 0 };
         (of == generation && state & ON_LANE != 0).then(begun)
     }
 }

@@ -36,7 +36,7 @@ use atrace::AtraceTag;
 use atrace::tracer::{ArgKey, Enabled, Encoder, GateCheck, PreparedTag, Slice, flow_number, now};
 use atrace_sys::fork;
 
-use super::claim::{Begun, Claim};
+use super::claim::{Claim, LifeLane};
 use super::marks::{Entered, Marks};
 use super::{InSlot, Slot, StoredSpan, Texts, USED, note_shown, patiently, slot};
 use crate::callsites::Callsite;
@@ -120,7 +120,7 @@ impl Origin {
 
 /// The data of a span that is known at its creation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Birth {
+pub(crate) struct Creation {
     /// The time of the creation, in nanoseconds of `CLOCK_BOOTTIME`.
     pub(crate) time: u64,
     pub(crate) parent: Option<StoredSpan>,
@@ -279,7 +279,7 @@ impl StoredSpan {
 
     fn write_end(self, slot: &Slot) -> Option<Self> {
         let Slot { origin, .. } = slot;
-        let Begun { lane, is_nested } = origin.claim.begun(high(self.0))?;
+        let LifeLane { lane, is_nested } = origin.claim.begun(high(self.0))?;
         let lane = Lane::from_number(lane);
         let parent = origin.parent();
         let below = parent.filter(|_| is_nested).map_or(0, Self::identity);
@@ -305,7 +305,7 @@ impl InSlot {
     /// contain the span's number. `begins` means that the caller calls [`begin_life`](Self::begin_life) next: a
     /// [`tick`] between the two calls does not begin the life.
     #[inline(always)]
-    pub(crate) fn expect_life(self, birth: &Birth, is_presumed_sync: bool, begins: bool) {
+    pub(crate) fn expect_life(self, birth: &Creation, is_presumed_sync: bool, begins: bool) {
         let Self { stored, slot: Slot { origin, .. } } = self;
         origin.parent.store(birth.parent.map_or(0, StoredSpan::identity), Ordering::Relaxed);
         origin.flow_id.store(birth.flow_id, Ordering::Relaxed);
@@ -319,7 +319,7 @@ impl InSlot {
 
     /// Begins the life of a new span for which [`expect_life`](Self::expect_life) has claimed the life.
     #[inline(never)]
-    pub(crate) fn begin_life(self, texts: &mut Texts, enabled: Enabled, birth: &Birth) {
+    pub(crate) fn begin_life(self, texts: &mut Texts, enabled: Enabled, birth: &Creation) {
         if let Some(parent) = birth.parent {
             parent.begin_life_if_alive(false);
         }
@@ -329,7 +329,7 @@ impl InSlot {
 
     /// Writes the begin of the life. Returns the lane on which the life has begun, or `None` if the begin could not be
     /// written. The caller must have claimed the life.
-    fn write_begin(self, texts: &mut Texts, enabled: Enabled) -> Option<Begun> {
+    fn write_begin(self, texts: &mut Texts, enabled: Enabled) -> Option<LifeLane> {
         let Self { stored, slot } = self;
         let origin = &slot.origin;
         let callsite = slot.callsite();
@@ -356,7 +356,7 @@ impl InSlot {
         let flow = flow_number(origin.flow_id.load(Ordering::Relaxed));
         texts.async_slice =
             enabled.begin_on_track_at(&track, &info.site(), texts.own_name(), (flow, time), &texts.args);
-        Some(Begun { lane: lane.number(), is_nested })
+        Some(LifeLane { lane: lane.number(), is_nested })
     }
 
     /// Records that the span was entered, and begins its life if it was entered before. Returns whether the thread

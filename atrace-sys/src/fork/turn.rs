@@ -1,4 +1,16 @@
 //! Lets only one thread at a time do a piece of work, without making other threads wait: see [`Turn`].
+//!
+//! The algorithm is a try-lock with a *pending* bit, like the two bits of a tasklet in Linux (`TASKLET_STATE_RUN` and
+//! `TASKLET_STATE_SCHED`). The word holds the generation of the process in which a thread works, or 0, and the pending
+//! bit:
+//!
+//! - A thread that finds no work of its process in progress stores the generation, and works.
+//! - A thread that finds work in progress sets the pending bit, and leaves. Its compare-and-swap releases the thread's
+//!   stores, even if the bit was set already.
+//! - The working thread ends by exchanging "generation, not pending" for 0. If this fails, the bit was set. The thread
+//!   then clears the bit, which acquires the other thread's stores, and works again.
+//!
+//! A child process ignores the parent's generation in the word, because the thread that works does not exist there.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 

@@ -45,7 +45,7 @@ pub(crate) fn identity_of(fd: i32) -> Option<(Identity, u32)> {
 
 /// Returns whether a descriptor refers to the file with this identity and, if that is a regular file, whether
 /// writing to it may raise a signal.
-pub(super) fn look(fd: i32, kind: MarkerKind, identity: Identity) -> Found {
+pub(super) fn look(fd: i32, kind: MarkerKind, identity: Identity) -> DescriptorCheck {
     // If the attributes may not be read, they are not asked for again: the system logs each denial.
     let is_ours = if identity == UNSEEN {
         on_tracefs(fd)
@@ -53,17 +53,17 @@ pub(super) fn look(fd: i32, kind: MarkerKind, identity: Identity) -> Found {
         identity_of(fd).is_some_and(|(found, _)| found == identity)
     };
     match kind {
-        _ if !is_ours => Found::Another,
-        MarkerKind::File if has_size_limit() => Found::Limited,
-        _ => Found::Ours,
+        _ if !is_ours => DescriptorCheck::Another,
+        MarkerKind::File if has_size_limit() => DescriptorCheck::Limited,
+        _ => DescriptorCheck::Ours,
     }
 }
 
 /// The result of checking whether a descriptor refers to the marker.
-pub(super) enum Found {
+pub(super) enum DescriptorCheck {
     Ours,
-    /// The descriptor refers to the marker. The marker is a regular file, to which no message must be written while
-    /// there is a file size limit.
+    /// The descriptor refers to the marker, which is a regular file, and the process has a file size limit. A message that
+    /// exceeded the limit would raise a signal, so none may be written.
     Limited,
     /// The descriptor refers to another file, or is closed.
     Another,

@@ -16,7 +16,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::open::{Found, close, inherit_checked, look, open_checked};
+use super::open::{DescriptorCheck, close, inherit_checked, look, open_checked};
 use super::{Marker, ON_FAILURE, Source, number_of};
 use crate::process::Undisturbed;
 use crate::thread;
@@ -80,9 +80,9 @@ impl Marker {
         }
         let number = number_of(present);
         let new = match look(number, self.kind, self.identity) {
-            Found::Ours => Some(number),
-            Found::Limited => None,
-            Found::Another => self.reopen(number),
+            DescriptorCheck::Ours => Some(number),
+            DescriptorCheck::Limited => None,
+            DescriptorCheck::Another => self.reopen(number),
         };
         match self.fd.compare_exchange(present, new.unwrap_or(!number), Ordering::Relaxed, Ordering::Relaxed)
         {
@@ -181,7 +181,7 @@ fn is_due() -> bool {
 fn write_once(fd: i32, message: &[u8]) -> isize {
     let result: isize;
     // SAFETY: the kernel reads `message.len()` readable bytes. The call changes no memory of the program and only the
-    // registers rax, rcx and r11, or x0. Of `fd` the kernel uses the low half.
+    // registers rax, rcx and r11, or x0. The kernel uses only the low half of the register with `fd`.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         std::arch::asm!(

@@ -92,7 +92,7 @@ fn hold(result: libc::c_int) -> Option<()> {
 /// Closes all descriptors except the pipe, and opens /dev/null as 0, 1 and 2.
 fn leave_descriptors(pipe: &File) -> Option<()> {
     let null = file::open(c"/dev/null", libc::O_RDWR).ok()?.into_raw_fd();
-    // To numbers above those that are replaced below.
+    // Moves both to numbers above those that are replaced below.
     let beyond = |fd| file::control(fd, libc::F_DUPFD, 10).ok();
     let (null, pipe) = (beyond(null)?, beyond(pipe.as_raw_fd())?);
     for (from, to) in [(null, 0), (null, 1), (null, 2), (pipe, PIPE)] {

@@ -361,7 +361,7 @@ mod tests {
         }
         // SAFETY: signal 0 only checks whether the process exists.
         assert_eq!(unsafe { libc::kill(pid, 0) }, -1);
-        // Nor is a child that closes its pipe and keeps running.
+        // The parent does not wait for a child that closes its pipe and keeps running, either.
         let stays = ask(|| {
             // SAFETY: closes the pipe of this child.
             unsafe { libc::close(PIPE) };

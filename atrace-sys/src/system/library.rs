@@ -14,7 +14,7 @@ unsafe extern "C" {
     // SAFETY: the signatures are those of dlfcn.h. `dladdr` accepts any address. The texts that it finds belong to the
     // dynamic linker and are valid while the library is loaded: all callers ask about libraries that are never closed,
     // or about the library whose code is running. `dlsym` accepts any open library.
-    safe fn dladdr(address: *const c_void, found: &mut Found) -> c_int;
+    safe fn dladdr(address: *const c_void, found: &mut DlInfo) -> c_int;
     fn dlerror<'a>() -> Option<CText<'a>>;
     safe fn dlsym(library: Library, name: CText<'_>) -> Option<NonNull<c_void>>;
 }
@@ -22,7 +22,7 @@ unsafe extern "C" {
 /// The C structure `Dl_info`: the file to which an address belongs, and where it is loaded; the nearest symbol
 /// below the address, and the address of that symbol.
 #[repr(C)]
-struct Found {
+struct DlInfo {
     file: Option<CText<'static>>,
     start: *const c_void,
     symbol: Option<CText<'static>>,
@@ -80,8 +80,8 @@ unsafe impl Sync for Library {}
 
 /// Returns the dynamic linker's information about an address. If there is no information, all pointers of the result
 /// are null.
-fn find(address: *const c_void) -> Found {
-    let mut found = Found { file: None, start: ptr::null(), symbol: None, address: ptr::null() };
+fn find(address: *const c_void) -> DlInfo {
+    let mut found = DlInfo { file: None, start: ptr::null(), symbol: None, address: ptr::null() };
     dladdr(address, &mut found);
     found
 }

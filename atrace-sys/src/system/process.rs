@@ -131,8 +131,8 @@ pub fn fnmatch(pattern: &CStr, text: &CStr) -> bool {
 /// Parses a number as C's `strtoull` with base 0 does: after spaces and a sign, a hexadecimal number with
 /// `0x`, an octal number with `0`, or a decimal number.
 ///
-/// Returns the number, or `None` if it is too large, and the text after the number. If there is no number, that text is
-/// the whole text.
+/// Returns the number, or `None` if it is too large, and the rest of the text. If the text does not begin with a number,
+/// the number is 0 and the rest is the whole text.
 pub fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
     read(text, c::strtoull)
 }

@@ -48,7 +48,7 @@ use crate::sync::AtomicRef;
 
 /// The bit of the local word which says that `atrace_set_tracing_enabled(false)` has disabled tracing in this
 /// process.
-pub(crate) const PARKED: u64 = 1 << 31;
+pub(crate) const DISABLED_BIT: u64 = 1 << 31;
 /// The bits of the exclusive-or of the local word and the current serial which show that the properties must be read
 /// again: at least one of these bits is set if the serial has changed or the local word is claimed.
 const CHANGED: u64 = 0xffff_ffff << SERIAL_SHIFT | CLAIMED;
@@ -136,7 +136,7 @@ pub(crate) fn is_only_in_sessions(tags: u64) -> bool {
     let local = GATE.local.load(Ordering::Acquire);
     let foreign = sessions.load(Ordering::Relaxed);
     std::ptr::eq(GATE.foreign.get(), sessions)
-        && local & (CLAIMED | PARKED | tags) == 0
+        && local & (CLAIMED | DISABLED_BIT | tags) == 0
         && foreign & ASK == 0
         && foreign & tags != 0
 }
@@ -167,7 +167,7 @@ pub(crate) fn published() -> Option<(u32, AtraceTag)> {
 }
 
 fn tags_of(local: u64, foreign: u64) -> AtraceTag {
-    if local & PARKED != 0 || foreign & AtraceTag::NotReady.bits() != 0 {
+    if local & DISABLED_BIT != 0 || foreign & AtraceTag::NotReady.bits() != 0 {
         AtraceTag::NotReady
     } else {
         // With `ASK`, the process connects to Perfetto's service at its first event. Until then, the word's tags mean
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn the_bits_of_the_word_do_not_overlap() {
         assert_eq!(CHANGED, 0xffff_ffff_4000_0000);
-        assert_eq!((PARKED, CLAIMED, TAGS), (0x8000_0000, 0x4000_0000, 0x0fff_ffff));
+        assert_eq!((DISABLED_BIT, CLAIMED, TAGS), (0x8000_0000, 0x4000_0000, 0x0fff_ffff));
         let of = |tag| (Mask::of(tag).local, Mask::of(tag).foreign);
         assert_eq!(of(AtraceTag::App), (CHANGED | 1 << 12, 1 << 12));
         assert_eq!(of(AtraceTag::NotReady), (CHANGED, 0));
@@ -203,7 +203,7 @@ mod tests {
         let (app, camera) = (AtraceTag::App.bits(), AtraceTag::Camera.bits());
         assert_eq!(tags_of(app | 7 << 32, camera), AtraceTag::App | AtraceTag::Camera);
         assert_eq!(tags_of(app | 1 << 28, app | 1 << 40), AtraceTag::App);
-        assert_eq!(tags_of(app | PARKED, camera), AtraceTag::NotReady);
+        assert_eq!(tags_of(app | DISABLED_BIT, camera), AtraceTag::NotReady);
         assert_eq!(tags_of(app, camera | AtraceTag::NotReady.bits()), AtraceTag::NotReady);
     }
 }

@@ -1,7 +1,7 @@
 //! The words of the gate, and the protocol by which threads change them: versioned claims.
 //!
 //! ```text
-//! local     serial, 32 bits | parked, 1 | claimed, 1 | unused, 2 | tags, 28 bits
+//! local     serial, 32 bits | disabled, 1 | claimed, 1 | unused, 2 | tags, 28 bits
 //! serial →  the current serial, a word of the property store
 //! foreign → enabled tags that somebody else maintains: libcutils' mask if events go through libcutils;
 //!           else the tags of Perfetto's sessions once the backend is chosen for each event; else zero

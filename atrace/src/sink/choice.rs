@@ -39,9 +39,9 @@ pub fn sink() -> SinkInfo {
     SinkInfo { kind: "Perfetto", detail, dropped: producer::lost() }
 }
 
-/// Returns the sink for an event.
+/// Returns the sink, or [`Sink::Unchosen`] if none was chosen yet. An event may call this, because it does not allocate.
 #[inline(always)]
-pub(crate) fn for_event() -> &'static Sink {
+pub(crate) fn current() -> &'static Sink {
     // Where the loader does not call `load.rs`, choosing is safe in an event: there is nothing to open.
     if cfg!(any(miri, no_tracing)) { chosen() } else { present() }
 }

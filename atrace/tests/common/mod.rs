@@ -412,7 +412,7 @@ pub fn end_of(mut child: Child) -> Ran {
         // An old dynamic linker prints warnings about newer programs.
         stderr = stderr.split_inclusive('\n').filter(|line| !line.starts_with("WARNING: linker: ")).collect();
     }
-    // What a case skips, its test skips.
+    // Repeats the case's messages about skipped checks, so that the test reports them.
     for line in stderr.lines().filter(|line| line.starts_with("skipped")) {
         let _ = writeln!(std::io::stderr(), "{line}");
     }

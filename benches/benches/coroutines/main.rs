@@ -14,9 +14,10 @@
 //!   batch.
 //! - If a reading of the clock takes less than 1 % of the time of a task, as for the index 25, each task of a coroutine
 //!   or future is also timed from within. `resume/compute` is the time of the computation itself. `resume/switch` is
-//!   the rest: the time from before the resume until the computation begins, and from the end of the computation until
-//!   the task has returned. The bench fails if the sum of `resume/compute` and `resume/switch` differs from the
-//!   `resume` of the same tasks by more than 2 %.
+//!   the time from directly before the resume until the computation begins, and from the end of the computation until
+//!   the task has returned. The clock is read separately for these parts and for `resume`, which also includes the loop
+//!   around the tasks. It is a promise that the means of `resume/compute` and `resume/switch`, over all slices, together
+//!   differ from the mean of `resume` by at most 2 %.
 //! - The time of the clock readings within a part is subtracted from the time of the part. The count `clock_ns` is the
 //!   duration of a reading in nanoseconds, and `clock_readings` is the number of readings for a task.
 //! - A thread sleeps until all threads are created. The threads of the original benchmark waited actively (they spun),

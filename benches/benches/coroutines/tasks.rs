@@ -23,8 +23,7 @@ pub(super) struct Batch {
     pub(super) total: Duration,
     pub(super) creation: Duration,
     pub(super) resume: Duration,
-    /// The time of the computations, and the time of the rest of `resume`, if each task was timed from
-    /// within.
+    /// The time of the computations, and the time of the switches to and from them, if each task was timed from within.
     pub(super) inside: Option<[Duration; 2]>,
     pub(super) destruction: Duration,
     pub(super) sum: f64,
@@ -158,11 +157,12 @@ impl Batch {
         };
         let batches = n / batch;
         let parts = 1 + u64::from(runner.is_created()) + u64::from(runner.is_destroyed());
-        let inside = if self.inside.is_some() { 3 * n } else { batches };
+        let inside = batches + if self.inside.is_some() { 4 * n } else { 0 };
         let readings = inside + (parts - 1) * batches;
         let [creation, destruction] = [self.creation, self.destruction].map(|part| without(part, batches));
         let resume = without(self.resume, inside);
-        // A part that is shorter than a reading counts as nothing. The whole is then at least what is left of its parts.
+        // A part that is shorter than its clock readings counts as zero. So the whole must be at least the sum of the
+        // corrected parts.
         let sum: Duration = if runner.is_created() { creation + resume + destruction } else { resume };
         let took = without(self.total, readings).max(sum);
         let mut done = Done { took: Some(took), ..done }.gauge("clock_ns", clock);
@@ -240,33 +240,19 @@ thread_local! {
     static COMPUTED: Cell<Option<[Instant; 2]>> = const { Cell::new(None) };
 }
 
-/// The times of tasks, measured by the tasks themselves, for [`Batch::inside`]. A task needs three readings of the
-/// clock: the last reading of a task is also the first reading of the next task.
-struct Inside {
-    last: Instant,
-    parts: [Duration; 2],
-}
-
-impl Inside {
-    /// Starts to time the tasks, at the end of the previous part of the batch.
-    fn start(laps: &Laps) -> Self {
-        Self { last: laps.last, parts: [Duration::ZERO; 2] }
-    }
-
-    /// Adds the times of the task that has just returned.
-    fn add(&mut self) {
-        let now = Instant::now();
-        let [began, ended] = COMPUTED.get().unwrap_or([now; 2]);
-        self.parts[0] += ended - began;
-        self.parts[1] += (began - self.last) + (now - ended);
-        self.last = now;
-    }
-
-    /// Returns the time of the computation, and the time of the rest. The rest includes the time from the end of the
-    /// last task until the end of the batch's part.
-    fn end(self, laps: &Laps) -> [Duration; 2] {
-        [self.parts[0], self.parts[1] + (laps.last - self.last)]
-    }
+/// Resumes a task. If `times` is given ([`Batch::inside`]), adds the time of the computation, and the time of the switches:
+/// from directly before the resume to the computation, and from the computation until the task has returned. This takes
+/// four readings of the clock, two of which [`compute_inside`] makes.
+#[inline(always)]
+fn resume<R>(times: &mut Option<[Duration; 2]>, task: impl FnOnce() -> R) -> R {
+    let Some([compute, switch]) = times else { return task() };
+    let before = Instant::now();
+    let result = task();
+    let after = Instant::now();
+    let [began, ended] = COMPUTED.get().unwrap_or([after; 2]);
+    *compute += ended - began;
+    *switch += (began - before) + (after - ended);
+    result
 }
 
 fn not_started(e: std::io::Error) -> Wrong {
@@ -359,19 +345,15 @@ fn futures<T: Tracing>(inside: bool) -> impl FnMut(u32, u64) -> Result<Batch, Wr
             all.push(task);
         }
         batch.creation = laps.lap();
-        let mut within = Inside::start(&laps);
+        batch.inside = inside.then_some([Duration::ZERO; 2]);
         for task in &mut all {
-            if let Poll::Ready(number) = task.as_mut().poll(&mut context) {
+            if let Poll::Ready(number) = resume(&mut batch.inside, || task.as_mut().poll(&mut context)) {
                 batch.sum += number;
                 resumes += 1;
-            }
-            if inside {
-                within.add();
             }
         }
         batch.resume = laps.lap();
         batch.resumes = Some(resumes);
-        batch.inside = inside.then(|| within.end(&laps));
         all.clear();
         batch.destruction = laps.lap();
         batch.total = laps.total();
@@ -401,19 +383,18 @@ fn yielding<T: Tracing>(inside: bool) -> impl FnMut(u32, u64) -> Result<Batch, W
         let (mut task, frame) = boxed(T::spanned(numbers, || info_span!("task")));
         batch.frame = Some(frame);
         batch.creation = laps.lap();
-        let mut within = Inside::start(&laps);
-        batch.sum = loop {
-            match task.as_mut().poll(&mut context) {
-                Poll::Pending => resumes += 1,
-                Poll::Ready(sum) => break sum,
-            }
-            if inside {
-                within.add();
-            }
-        };
+        batch.inside = inside.then_some([Duration::ZERO; 2]);
+        for _ in 0..tasks {
+            let is_pending = resume(&mut batch.inside, || task.as_mut().poll(&mut context).is_pending());
+            resumes += u64::from(is_pending);
+        }
+        // The end of the future computes nothing.
+        match task.as_mut().poll(&mut context) {
+            Poll::Ready(sum) => batch.sum = sum,
+            Poll::Pending => return Err("the tasks have not ended".to_owned()),
+        }
         batch.resume = laps.lap();
         batch.resumes = Some(resumes);
-        batch.inside = inside.then(|| within.end(&laps));
         drop(task);
         batch.destruction = laps.lap();
         batch.total = laps.total();

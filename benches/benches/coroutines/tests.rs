@@ -42,13 +42,13 @@ fn of_known_times() {
             frame: Some(8.0),
             news: Some(60),
         };
-        // A reading takes 10 ns: 2 batches have 3 for each task, and one each for the other two parts.
-        let expected = Done { took: Some(nanos(66600 - 1840)), ..Done::new() }
+        // A reading takes 10 ns: 2 batches have 4 for each task, and one for each of the three parts.
+        let expected = Done { took: Some(nanos(66600 - 2460)), ..Done::new() }
             .gauge("clock_ns", 10.0)
-            .gauge("clock_readings", 184.0 / 60.0)
+            .gauge("clock_readings", 246.0 / 60.0)
             .count("resumes", 60)
             .part("creation", nanos(6000 - 20), makings)
-            .part("resume", nanos(60000 - 1800), 60)
+            .part("resume", nanos(60000 - 2420), 60)
             .part("resume/compute", nanos(51000 - 600), 60)
             .part("resume/switch", nanos(9000 - 1200), 60)
             .part("destruction", nanos(600 - 20), makings)

@@ -299,10 +299,8 @@ fn aosp_like(paired: &mut Paired<'_>, state: State) {
         let [rust, wrapped] = [Who::Rust, Who::AospLike].map(|who| Id::event(who, state, event).to_string());
         let name = text(if event.name == "begin/1000" { 1000 } else { 10 });
         match event.name {
-            "end" => paired.case(&wrapped, |n| (0..n).for_each(|_| cc_bench::wrapper::end(black_box(TAG)))),
-            _ => paired.case(&wrapped, move |n| {
-                (0..n).for_each(|_| cc_bench::wrapper::begin(black_box(TAG), black_box(&name)));
-            }),
+            "end" => paired.case(&wrapped, |n| (0..n).for_each(|_| cc_bench::wrapper::end(TAG))),
+            _ => paired.case(&wrapped, move |n| (0..n).for_each(|_| cc_bench::wrapper::begin(TAG, &name))),
         }
         paired.compare(&rust, &wrapped);
     }

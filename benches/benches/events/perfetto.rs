@@ -42,7 +42,7 @@ pub(crate) const SESSIONS: &str = "perfetto_sessions";
 
 /// The mode of a process that reads the memory that the measuring process fills.
 pub(crate) const READS: &str = "perfetto_reads";
-/// The environment variable with the path of the memory that the measuring process fills.
+/// The environment variable with the path of that memory's file.
 const READ: &str = "ATRACE_BENCH_MEMORY";
 
 /// The tag that is on for the marker backend.

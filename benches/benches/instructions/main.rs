@@ -21,7 +21,7 @@ use atrace_benches::catalogue::{Event, Id, State, TracingCase, Who};
 use atrace_benches::measure::instructions::{self, OPERATIONS};
 use atrace_benches::subjects::subscribers::{self, Subject};
 use atrace_benches::subjects::{cases, events};
-use atrace_cli::service::{Keep, Service};
+use atrace_cli::service::{Service, Storage};
 
 fn main() -> ExitCode {
     instructions::main(|id| {
@@ -131,7 +131,7 @@ fn connect() -> Service {
     let place = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").expect("the service's socket can be created");
     let listener = UnixListener::bind(&place).expect("a service can listen");
     let uid = rustix::process::geteuid().as_raw();
-    let service = Service::start_sessions(listener, uid, 0, Keep::Ring { bytes: 1 << 20 });
+    let service = Service::start_sessions(listener, uid, 0, Storage::Ring { bytes: 1 << 20 });
     atrace::perfetto::connect();
     let start = Instant::now();
     while !atrace::perfetto::status().is_connected() {

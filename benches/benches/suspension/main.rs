@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 
 /// The number of elements that pass through the pipeline.
 const ELEMENTS: u64 = 10_000;
-/// Of every `KEEP` elements, the pipeline keeps one.
+/// The pipeline keeps one of every `KEEP` elements.
 const KEEP: u64 = 4;
 /// The number of units that pass through a channel.
 const UNITS: u64 = 100_000;
@@ -370,8 +370,8 @@ fn own_case<H: Handler, R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
 /// A function that returns the id of a case from the name of its handler.
 type IdOf = fn(&str) -> String;
 
-/// The cases that have handlers. Each entry says what has a handler, and has the function that makes the ids of the
-/// cases.
+/// The cases that have handlers. Each entry names the operation that has a handler, and has the function that makes the
+/// ids of the cases.
 const HANDLERS: [(&str, IdOf); 3] = [
     ("an acquire", semaphore_id),
     ("a wait of ChannelSink", |handler| pipeline_id(&own_name(handler), 0)),

@@ -53,7 +53,7 @@ const WORKERS: usize = 2;
 
 /// The argument that makes a process of the bench the server.
 const SERVER: &str = "server";
-/// The environment variable with the server's address, for the processes of the modes.
+/// The environment variable that tells the process of each mode the server's address.
 const ADDRESS: &str = "ATRACE_BENCH_HTTP";
 
 fn main() -> ExitCode {

@@ -18,7 +18,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use atrace_cli::service::{Keep, Service};
+use atrace_cli::service::{Service, Storage};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 
 use super::child::{self, Helper};
@@ -203,7 +203,7 @@ pub(super) fn run() -> io::Result<std::convert::Infallible> {
     let file = File::from(memfd_create("atrace-bench", MemfdFlags::CLOEXEC)?);
     // O_APPEND, so that writing continues at the new end after the file was truncated.
     fcntl_setfl(&file, OFlags::APPEND)?;
-    let keep = Keep::File { file: file.try_clone()?, max: None };
+    let keep = Storage::File { file: file.try_clone()?, max: None };
     let uid = rustix::process::geteuid().as_raw();
     let service = Arc::new(Service::start_sessions(listener, uid, sessions()?, keep)?);
     std::thread::spawn(move || {

@@ -279,7 +279,7 @@ impl Bounds {
     fn write(&self, path: &Path) -> Result<(), String> {
         let mut text = String::from(
             "# How many instructions of its own an operation takes, counted by callgrind on x86_64; `.ci/run` fails where\n\
-             # it takes more than `growth` percent above. A change that is worth it, or another compiler, is taken over by\n\
+             # it takes more than `growth` percent above. To accept the counts of a new version or of another compiler, run\n\
              #     cargo bench -p atrace-benches --features instructions --bench instructions -- --update\n\
              # What is counted, and why it does not depend on the machine: benches/src/measure/instructions.rs.\n\n",
         );

@@ -126,7 +126,11 @@ fn section(original: &Original) -> String {
             let of = line.here.as_ref();
             let here = of.map_or_else(|why| format!("none: {why}"), |of| row(of, line.unit));
             let times = of.ok().filter(|of| of.times != 1.0).map(|of| of.times.to_string());
-            let near = line.near.as_ref().map(|near| row(near, "")).unwrap_or_default();
+            let times_of = |near: &Measured| match near.times {
+                1.0 => String::new(),
+                times => format!(" × {times}"),
+            };
+            let near = line.near.as_ref().map(|near| row(near, "") + &times_of(near)).unwrap_or_default();
             let near = if has_near { format!(" {near} |") } else { String::new() };
             let (what, times) = (line.what.replace('<', "\\<"), times.unwrap_or_default());
             let _ = writeln!(out, "| {what} | {there} | {} | {here} | {times} |{near}", line.unit);

@@ -10,7 +10,8 @@ use atrace_sys::privsep::{User, Worker, answers};
 
 /// The number of children that run at the same time.
 const TOGETHER: usize = 16;
-/// The time after which no further child is started, because one person can own thousands of user ids.
+/// The time after which no further child is started. The limit is needed because each user id gets children of its own,
+/// and one person can own thousands of ids.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Does the work of each task in a child, and passes the answers to `done`, with the time that each task

@@ -17,7 +17,7 @@ mod cases {
     use std::time::{Duration, Instant};
 
     use atrace::{AtraceTag, atrace_init, atrace_instant, perfetto};
-    use atrace_cli::service::{Keep, Service};
+    use atrace_cli::service::{Service, Storage};
     use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
     use tracing_subscriber::prelude::*;
 
@@ -466,7 +466,7 @@ mod cases {
             let serve = || {
                 let listener = UnixListener::bind(place.path("socket")).unwrap();
                 fs::set_permissions(place.path("socket"), fs::Permissions::from_mode(0o666)).unwrap();
-                let keep = Keep::File { file: fs::File::create(place.path("trace")).unwrap(), max: None };
+                let keep = Storage::File { file: fs::File::create(place.path("trace")).unwrap(), max: None };
                 let own = atrace_sys::process::user();
                 let uid = if own == 0 { USER } else { own };
                 Service::start(listener, uid, keep).unwrap()

@@ -10,7 +10,7 @@
 mod common;
 mod here;
 mod peer;
-#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[allow(dead_code, unreachable_pub, reason = "this module is shared with the tests in `crates/real-service`")]
 #[path = "../../real-service/src/trace.rs"]
 mod trace;
 
@@ -28,7 +28,7 @@ mod cases {
     use atrace_perfetto::foreign::{CONTINUES, GOES_ON, NEEDS_PATCHES, State};
     use atrace_perfetto::proto::Writer;
     use atrace_perfetto::socket::Socket;
-    use atrace_perfetto::wire::{self, Moved};
+    use atrace_perfetto::wire::{self, ChunkToRead};
 
     use crate::common::{self, Ran, case, until};
     use crate::here::{Here, OVER, USER, ended_when_told, signal};
@@ -360,7 +360,7 @@ mod cases {
         say(&producer.socket, 4, None, |commit| {
             for page in pages {
                 for chunk in 0..chunks {
-                    Moved { page, chunk, buffer: 1 }.write(commit);
+                    ChunkToRead { page, chunk, buffer: 1 }.write(commit);
                 }
             }
         })

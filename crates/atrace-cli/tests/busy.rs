@@ -6,7 +6,7 @@ mod common;
 mod here;
 #[path = "../../real-service/tests/load/mod.rs"]
 mod load;
-#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[allow(dead_code, unreachable_pub, reason = "this module is shared with the tests in `crates/real-service`")]
 #[path = "../../real-service/src/trace.rs"]
 mod trace;
 
@@ -53,7 +53,7 @@ mod cases {
             fs::remove_file(&out).unwrap();
             lost as usize
         };
-        // A program that gets no processor for seconds connects too late for its first events. Of three runs, one has to
+        // A program that gets no processor for seconds connects too late for its first events. One of three runs must
         // lose nothing.
         let lost = load::all(|number| (0..3).map(|_| run(number)).find(|lost| *lost == 0).unwrap_or(1));
         assert_eq!(lost, 0);

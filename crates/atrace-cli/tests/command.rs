@@ -492,7 +492,7 @@ mod cases {
             "{ran:?}"
         );
 
-        // What a program says of itself is seen.
+        // The doctor sees the state that a program publishes.
         let mut program = here.cleared(&here.path("program"), &name);
         program.args([&name, "--exact", "--nocapture", "--test-threads=1"]).env("UNTIL", here.path("end"));
         fs::write(here.path("marker"), "").unwrap();
@@ -777,7 +777,7 @@ mod cases {
     fn traces_on() {
         let start = Instant::now();
         let mut number = 0;
-        // Until the process is killed, or its test was.
+        // The test kills this process. The limit is for the case that the test itself was killed.
         while start.elapsed() < Duration::from_secs(1000) {
             atrace_int(TAG, "ticks", number);
             number += 1;
@@ -1270,7 +1270,7 @@ mod cases {
         ill(&plain, "state", &format!("sudo atrace doctor {pid}"));
 
         let ran = end(&mut here.apart("mount -t tmpfs none /sys/kernel && exec ./atrace doctor"));
-        // `atrace run` does without.
+        // `atrace run` needs no tracefs.
         assert!(ran.status.success(), "{ran:?}");
         assert!(ran.stdout.contains("-> mount -t tracefs nodev /sys/kernel/tracing"), "{ran:?}");
     }

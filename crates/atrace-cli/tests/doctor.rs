@@ -505,7 +505,7 @@ mod situations {
         (
             User,
             program("./atrace run -f -o out --", "watches"),
-            "ok    service    as the process said last: ",
+            "ok    service    the process last reported: ",
             true,
         ),
         // The marker is for root alone, and the program looks for a recording.

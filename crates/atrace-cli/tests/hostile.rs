@@ -1496,8 +1496,8 @@ mod cases {
                     }
                 }
             }
-            // Signals all processes of this user. Of root's command, these are the children that work with the user's
-            // rights.
+            // Signals all processes of this user. These include the children of root's command that work with the
+            // user's rights.
             9 => {
                 let signal = [libc::SIGSTOP, libc::SIGKILL][chance.below(2)];
                 for _ in 0..100 {

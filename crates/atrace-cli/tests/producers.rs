@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "memory is mapped and sealed as a C program does it")]
 
 mod peer;
-#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[allow(dead_code, unreachable_pub, reason = "this module is shared with the tests in `crates/real-service`")]
 #[path = "../../real-service/src/trace.rs"]
 mod trace;
 
@@ -15,7 +15,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use atrace_cli::service::{Ended, Fault, Keep, Report, Service};
+use atrace_cli::service::{Ended, Fault, Report, Service, Storage};
 use atrace_perfetto::proto::Reader;
 use atrace_perfetto::wire;
 
@@ -54,7 +54,7 @@ impl Place {
         let file = File::create(directory.path().join("trace")).unwrap();
         let socket = directory.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();
-        let service = Some(Service::start(listener, uid, Keep::File { file, max }).unwrap());
+        let service = Some(Service::start(listener, uid, Storage::File { file, max }).unwrap());
         Self { directory, socket, service }
     }
 

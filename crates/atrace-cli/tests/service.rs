@@ -3,7 +3,7 @@
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
 mod here;
-#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[allow(dead_code, unreachable_pub, reason = "this module is shared with the tests in `crates/real-service`")]
 #[path = "../../real-service/src/trace.rs"]
 mod trace;
 
@@ -679,7 +679,7 @@ mod cases {
         next.args(["run", "-fo", "out", "--", "true"]).current_dir(place.path(""));
         as_user(&mut next);
         let ran = end(&mut next);
-        // It gets a name, and is told once.
+        // The recording gets a name, and the command reports it once.
         let said = format!("out.2 has the recording of a command (process {}) that ended before", child.id());
         assert!(ran.stderr.contains(&said) && !live.exists(), "{ran:?}");
         assert!(place.trace("out.2").events().len() >= events);
@@ -1004,7 +1004,7 @@ mod cases {
             end(&mut command).stdout
         };
         let said = ask(&["doctor", &program.id().to_string()]);
-        assert!(said.contains("as the process said last: Perfetto's service: "), "{said}");
+        assert!(said.contains("the process last reported: Perfetto's service: "), "{said}");
         // No pattern is switched on, and none is needed.
         assert!(said.contains("of a category that a session wants, is in its trace"), "{said}");
         assert!(!said.contains("WRONG"), "{said}");

@@ -454,7 +454,7 @@ mod cases {
     fn what_outlives_the_program_is_recorded() {
         let name = case!({
             println!("LATE {}", common::pid());
-            // Until the script has ended, whose child this process is.
+            // Waits for the end of the script, which is the parent of this process.
             let script: u32 = std::env::var("SCRIPT").unwrap().parse().unwrap();
             until("the script has ended", || std::os::unix::process::parent_id() != script);
             until("it is recorded", || atrace_is_tag_enabled(TAG));

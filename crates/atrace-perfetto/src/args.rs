@@ -239,7 +239,7 @@ impl Encoder {
     pub fn formatted(&mut self, key: Key<'_>, value: fmt::Arguments<'_>) -> bool {
         let mut is_whole = true;
         self.text(key, |encoder| {
-            // An error means that the text was cut, or that the value gave up. What was written so far stays.
+            // An error means that the text was cut, or that the value gave up. The text written so far stays.
             if is_caught(|| _ = encoder.write_fmt(value)) {
                 is_whole = false;
                 let _ = encoder.write_str(PANICKED);

@@ -87,7 +87,7 @@ impl EarlyLosses {
         self.unpublished.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes back the counts from this memory, which the service has not accepted: the next memory gets them.
+    /// Takes the counts of lost events back from a memory that the service has not accepted. The next memory gets them.
     pub(crate) fn take_back(&self, arena: &Arena) {
         set_arena(None);
         self.unpublished.fetch_add(arena.take_lost(Loss::Early).into(), Ordering::SeqCst);

@@ -90,7 +90,7 @@ impl TrackKey {
     /// Returns the type of the event.
     #[inline(always)]
     pub const fn kind(self) -> Type {
-        // Of the type's number, two bits suffice, and the compiler needs no comparison.
+        // Two bits identify the type, because a counter's 4 becomes 0. With two bits, the compiler needs no comparison.
         match self.0 >> KIND_SHIFT & 3 {
             1 => Type::Begin,
             2 => Type::End,
@@ -463,7 +463,7 @@ impl<'a> Form<'a> for OnTrack {
     }
 }
 
-/// A call of a tracer: its callsite, and what is encoded of it.
+/// A call of a tracer: its callsite, its flow, and its encoded arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// The callsite.

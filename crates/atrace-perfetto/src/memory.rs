@@ -36,7 +36,8 @@ use atrace_sys::{Descriptor, Errno, OnceRef, Result};
 use super::abi::{self, CHUNK_HEADER, CHUNKS_MAX, Layout, PAGE, PAGE_HEADER};
 use super::completed::CompletedStack;
 use super::filling::Filling;
-use super::wire::Moved;
+use super::proto::varint;
+use super::wire::ChunkToRead;
 
 /// The pages that are shared with the service. Behind these pages, on separate pages, is the private data of each
 /// chunk.
@@ -365,7 +366,7 @@ impl Arena {
     ///
     /// Call this only for memory that is not shared with another process: the chunk is read in place, which is unsound
     /// if another process may write to it.
-    pub fn read(&self, place: &Moved, mut each: impl FnMut(Part<'_>)) {
+    pub fn read(&self, place: &ChunkToRead, mut each: impl FnMut(Part<'_>)) {
         self.consume(place, |start, chunks| {
             let Some([writer, packets]) = self.head(start) else { return };
             let (writer, finished) = (writer.load(Ordering::Relaxed), packets.load(Ordering::Relaxed));
@@ -377,7 +378,7 @@ impl Arena {
     /// if the chunk is not complete.
     ///
     /// Like [`read`](Self::read), call this only for memory that is not shared with another process.
-    pub(crate) fn take_out<'a>(&self, place: &Moved, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
+    pub(crate) fn take_out<'a>(&self, place: &ChunkToRead, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
         let mut size = 0;
         self.consume(place, |start, chunks| {
             size = abi::chunk_size(PAGE, chunks);
@@ -398,7 +399,7 @@ impl Arena {
     /// Calls `read` with the offset of a complete chunk and the number of chunks in its page, and then frees
     /// the chunk.
     #[inline(always)]
-    fn consume(&self, place: &Moved, read: impl FnOnce(usize, u32)) {
+    fn consume(&self, place: &ChunkToRead, read: impl FnOnce(usize, u32)) {
         let Some(header) = self.header(place.page) else { return };
         let chunks = abi::chunks_of(header.load(Ordering::Relaxed));
         if !abi::begin_reading(header, place.chunk) {
@@ -453,12 +454,12 @@ impl Arena {
         }
         let start = Self::start(page, chunk, chunks);
         let [writer, packets] = self.head(start)?;
-        // Acquire: what the thread stored when it opened the chunk, and the packets. The last one that is counted is
-        // unfinished.
+        // Acquire: makes the values visible that the thread stored when it opened the chunk, and the packets. The last
+        // packet that is counted is unfinished.
         let finished = packets.load(Ordering::Acquire).checked_sub(1)?;
         let number = self.memory.get::<AtomicU32>(start)?.load(Ordering::Relaxed);
         let [_, buffer] = self.private(page * CHUNKS_MAX + chunk)?;
-        let place = Moved { page, chunk, buffer: buffer.load(Ordering::Relaxed) };
+        let place = ChunkToRead { page, chunk, buffer: buffer.load(Ordering::Relaxed) };
         let open = Open { place, number, writer: writer.load(Ordering::Relaxed), chunks };
         (finished & abi::PACKETS_MAX > 0).then_some((open, finished))
     }
@@ -469,7 +470,7 @@ impl Arena {
     ///
     /// Call this only for memory that is not shared with another process, and only on the thread that frees chunks.
     pub(crate) fn copy_finished<'a>(&self, open: &Open, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
-        let Moved { page, chunk, .. } = open.place;
+        let ChunkToRead { page, chunk, .. } = open.place;
         let (_, finished) = self.open_chunk(page, chunk).filter(|(present, _)| present == open)?;
         let start = Self::start(page, chunk, open.chunks);
         let end = self.packets(start, open.chunks, finished, |_, _| ());
@@ -561,15 +562,15 @@ impl Completed {
 }
 
 impl Iterator for Completed {
-    type Item = Moved;
+    type Item = ChunkToRead;
 
-    fn next(&mut self) -> Option<Moved> {
+    fn next(&mut self) -> Option<ChunkToRead> {
         let index = self.first.checked_sub(1).filter(|_| self.left > 0)?;
         let [next, buffer] = self.arena.private(index)?;
         self.first = next.load(Ordering::Relaxed);
         self.left -= 1;
         let buffer = buffer.load(Ordering::Relaxed);
-        Some(Moved { page: index / CHUNKS_MAX, chunk: index % CHUNKS_MAX, buffer })
+        Some(ChunkToRead { page: index / CHUNKS_MAX, chunk: index % CHUNKS_MAX, buffer })
     }
 }
 
@@ -577,7 +578,7 @@ impl Iterator for Completed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
     /// The page and the index of the chunk, and the number of the buffer for its packets.
-    pub(crate) place: Moved,
+    pub(crate) place: ChunkToRead,
     number: u32,
     writer: u16,
     /// The number of chunks in the page of this chunk.
@@ -587,15 +588,9 @@ pub(crate) struct Open {
 /// Reads the length that precedes a packet, within `most` bytes. Returns the number of bytes that the length
 /// takes and the number of bytes of the packet, or `None` if the packet does not end within `most` bytes.
 fn packet_len(most: usize, byte: impl Fn(usize) -> Option<u8>) -> Option<(usize, usize)> {
-    let mut len = 0;
-    for at in 0..most.min(4) {
-        let byte = byte(at)?;
-        len |= usize::from(byte & 0x7f) << (7 * at);
-        if byte & 0x80 == 0 {
-            return (len < most - at).then_some((at + 1, len));
-        }
-    }
-    None
+    let (len, before) = varint((0..most).map_while(byte), 4)?;
+    let len = usize::try_from(len).ok()?;
+    (len <= most - before).then_some((before, len))
 }
 
 /// A chunk that a thread writes, or no chunk. Zeroes are a valid value, which means "no chunk".

@@ -183,7 +183,7 @@ pub(crate) fn site_room(site: Site<'_>) -> usize {
     let mut room = 64 + site.name.len().min(SITE_NAME_MAX);
     if let Some(about) = site.about {
         room += HEAD + about.target().len().min(SITE_TEXT_MAX);
-        room += HEAD + about.place().map_or(0, |(file, _)| file.len().min(SITE_TEXT_MAX));
+        room += HEAD + about.location().map_or(0, |(file, _)| file.len().min(SITE_TEXT_MAX));
         about.arguments(&mut |name| room += HEAD + name.len().min(ARG_NAME_MAX));
     }
     room
@@ -207,7 +207,7 @@ pub(crate) fn intern(chunk: &mut Chunk, site: &Site<'_>) -> bool {
         cursor.entry(0x12, &number, cut(site.name, SITE_NAME_MAX), None);
         if let Some(about) = site.about {
             cursor.entry(0x0a, &number, cut(about.target(), SITE_TEXT_MAX), None);
-            if let Some((file, line)) = about.place() {
+            if let Some((file, line)) = about.location() {
                 cursor.entry(0x22, &number, cut(file, SITE_TEXT_MAX), Some(line));
             }
             let mut at = 0;
@@ -576,7 +576,7 @@ mod tests {
             "target"
         }
 
-        fn place(&self) -> Option<(&str, u32)> {
+        fn location(&self) -> Option<(&str, u32)> {
             Some(("src/file.rs", 70_000))
         }
 

@@ -29,7 +29,7 @@
 //!   the writer's thread has written.
 //! - [`Epoch::open`] is a release and [`Epoch::now`] an acquire: a thread that sees the epoch sees the session's
 //!   other words.
-//! - A signal handler whose thread is pinned must not write. [`Pin::pin`] returns [`Found::Nested`] to
+//! - A signal handler whose thread is pinned must not write. [`Pin::pin`] returns [`PinResult::Nested`] to
 //!   it.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -45,7 +45,7 @@ pub(crate) struct Pin(pub(crate) AtomicU32);
 
 /// The result of [`Pin::pin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum PinResult {
     /// The thread is pinned now.
     Pinned,
     /// The thread was already pinned: the caller is a signal handler in the middle of an event, or the thread has left
@@ -65,15 +65,15 @@ impl Pin {
 
     /// Pins the thread.
     #[inline(always)]
-    pub(crate) fn pin(&self) -> Found {
+    pub(crate) fn pin(&self) -> PinResult {
         match self.0.load(Ordering::Relaxed) {
             TAKEN => {
                 self.0.store(PINNED, Ordering::Relaxed);
                 light_fence();
-                Found::Pinned
+                PinResult::Pinned
             }
-            PINNED => Found::Nested,
-            _ => Found::Lost,
+            PINNED => PinResult::Nested,
+            _ => PinResult::Lost,
         }
     }
 

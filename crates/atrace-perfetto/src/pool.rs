@@ -49,7 +49,7 @@ use atrace_sys::{OnceRef, Result, fence};
 
 use super::early::EarlyLosses;
 use super::memory::{Arena, Loss};
-use super::pin::{Epoch, Found, Pin};
+use super::pin::{Epoch, Pin, PinResult};
 
 /// The maximum number of sessions of the service that this process can be in.
 pub(crate) const SERVICES: usize = 8;
@@ -379,7 +379,7 @@ impl<W: Plain + 'static> Pool<W> {
         let layout = self.layout()?;
         let slot = own_slot();
         let (slot, pin) = match layout.threads.get(slot) {
-            Some(Thread { pin, .. }) if pin.pin() == Found::Pinned => (slot, pin),
+            Some(Thread { pin, .. }) if pin.pin() == PinResult::Pinned => (slot, pin),
             _ => pin_first(&layout.shared, &layout.ever, &layout.threads)?,
         };
         Some(Guard { layout, slot, pin, _not_send: PhantomData })
@@ -392,7 +392,7 @@ impl<W: Plain + 'static> Pool<W> {
         // The thread-local word may already be gone, so the slot is passed in. From now on the thread has none.
         with_slot(|slot| slot.store(0, Ordering::Relaxed));
         let Some(thread) = layout.threads.get(slot) else { return };
-        if thread.pin.pin() != Found::Pinned {
+        if thread.pin.pin() != PinResult::Pinned {
             // A child has freed the slot, or the thread ended in the middle of an event.
             return;
         }
@@ -426,7 +426,7 @@ impl<W: Plain + 'static> Pool<W> {
             for (slot, thread) in layout.threads.iter().enumerate().take(threads) {
                 let number = thread.unnoticed.load(Ordering::Acquire);
                 let has_ended = number != 0 && !thread::is_there(number);
-                if has_ended && thread.pin.pin() == Found::Pinned {
+                if has_ended && thread.pin.pin() == PinResult::Pinned {
                     // Pairs with the thread's last `unpin`, whose store `pin` has read: what the thread wrote is
                     // visible from here on.
                     fence(Ordering::Acquire);
@@ -509,7 +509,7 @@ fn pin_slot<'a>(
     }
     let slot = own_slot();
     let pin = &threads.get(slot)?.pin;
-    (pin.pin() == Found::Pinned).then_some((slot, pin))
+    (pin.pin() == PinResult::Pinned).then_some((slot, pin))
 }
 
 /// A pinned thread. Until this value is dropped, only this thread may use its slot's writers.

@@ -632,7 +632,7 @@ mod tests {
             "target"
         }
 
-        fn place(&self) -> Option<(&str, u32)> {
+        fn location(&self) -> Option<(&str, u32)> {
             None
         }
 

@@ -174,6 +174,19 @@ impl<'a> Value<'a> {
     }
 }
 
+/// Reads a varint of at most `most` bytes (at most ten). Returns its value and its length in bytes, or `None` if it is
+/// longer than `most`, or than `bytes`.
+pub fn varint(bytes: impl Iterator<Item = u8>, most: usize) -> Option<(u64, usize)> {
+    let mut value = 0;
+    for (at, byte) in bytes.take(most).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            return Some((value, at + 1));
+        }
+    }
+    None
+}
+
 /// Reads the fields of a message: an iterator over the number and the value of each field. The iterator ends at the
 /// first invalid field.
 #[derive(Clone, Debug)]
@@ -202,15 +215,9 @@ impl<'a> Reader<'a> {
 
     #[inline(never)]
     fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for (at, byte) in self.rest.iter().enumerate().take(VARINT_MAX) {
-            value |= u64::from(byte & 0x7f) << (7 * at);
-            if byte & 0x80 == 0 {
-                self.rest = self.rest.get(at + 1..)?;
-                return Some(value);
-            }
-        }
-        None
+        let (value, len) = varint(self.rest.iter().copied(), VARINT_MAX)?;
+        self.rest = self.rest.get(len..)?;
+        Some(value)
     }
 
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {

@@ -20,7 +20,7 @@ use crate::abi;
 use crate::clock::{self, Speed};
 use crate::memory::{Arena, Part};
 use crate::pool::{OWN_SESSION, Shared};
-use crate::trace_file::{ADDED_MAX, TraceFile, Whose, add};
+use crate::trace_file::{ADDED_MAX, PacketOrigin, TraceFile, add};
 use atrace_sys::fork::{Generation, PerProcess, generation};
 use atrace_sys::process;
 
@@ -313,7 +313,7 @@ impl Writer {
             *result = self.write_bytes();
         }
         if result.is_ok() {
-            add(&mut self.bytes, packet, &Whose::new(writer.into(), self.pid, self.uid), false);
+            add(&mut self.bytes, packet, &PacketOrigin::new(writer.into(), self.pid, self.uid), false);
         }
     }
 

@@ -11,12 +11,12 @@ use super::proto::Writer;
 /// The protobuf fields that are added to each packet: the packet's sequence, and the ids of the process and the user
 /// that wrote the packet.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Whose {
+pub struct PacketOrigin {
     bytes: [u8; Self::MAX],
     len: usize,
 }
 
-impl Whose {
+impl PacketOrigin {
     /// An upper limit for the size of the added fields, in bytes: three numbers, each with a key of at most two bytes
     /// and a value of at most five.
     const MAX: usize = 24;
@@ -43,7 +43,7 @@ const DROPPED: &[u8] = &[0xd0, 2, 1];
 
 /// Appends a packet, and the fields `whose` of its origin, to a trace. If `is_after_loss` is true, the packet also gets
 /// the field that reports a loss of packets before it.
-pub fn add(trace: &mut Vec<u8>, packet: &[u8], whose: &Whose, is_after_loss: bool) {
+pub fn add(trace: &mut Vec<u8>, packet: &[u8], whose: &PacketOrigin, is_after_loss: bool) {
     let lost = if is_after_loss { DROPPED } else { &[] };
     let mut head = [0; 16];
     let mut writer = Writer::new(&mut head);

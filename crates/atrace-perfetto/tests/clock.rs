@@ -28,10 +28,10 @@ fn it_stays_within_a_microsecond() {
         if !speed.is_due(since) {
             continue;
         }
-        // Just before an anchor it is farthest off. On a busy machine an anchor may be late, and then nothing is promised.
+        // The clock is farthest off just before an anchor. On a busy machine an anchor may be late, and then nothing is
+        // promised.
         if speed.is_settled() && !speed.is_due(since / 2) {
-            // Of many readings the one between the two of the system that are nearest to each other: nothing came
-            // between.
+            // Takes the reading between the two nearest readings of the system's clock, because nothing interrupted it.
             let tries = (0..10_000).map(|_| (asked(), now(), asked()));
             let (before, now, after) = tries.min_by_key(|(before, _, after)| after - before).unwrap();
             assert!(before - OFF_MAX_NS <= now && now <= after + OFF_MAX_NS, "{before} {now} {after}");

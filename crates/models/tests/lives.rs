@@ -15,9 +15,9 @@ mod sync {
     pub(crate) use loom::sync::atomic;
 }
 
-use claim::{Begun, Claim};
+use claim::{Claim, LifeLane};
 
-const BEGUN: Begun = Begun { lane: 3, is_nested: true };
+const BEGUN: LifeLane = LifeLane { lane: 3, is_nested: true };
 
 /// A slot: its holders, the claim of the life, and the data that the begin of the life writes.
 struct Slot {

@@ -1,7 +1,7 @@
 //! Model of Perfetto's backend: which thread may write into a chunk, and how a chunk gets to the service and back.
 //! The files are pin.rs, completed.rs and abi.rs in crates/atrace-perfetto/src.
 
-#![allow(unsafe_code, reason = "what only one thread may touch is what the models are about")]
+#![allow(unsafe_code, reason = "the models access cells that only one thread at a time may access")]
 
 mod common;
 use common::{leak, model};
@@ -33,7 +33,7 @@ mod sync {
 
 use loom::cell::UnsafeCell;
 use loom::thread;
-use pin::{Epoch, Found, Pin};
+use pin::{Epoch, Pin, PinResult};
 use sync::atomic::{AtomicU32, Ordering};
 
 /// A thread slot, a session slot, and the writer of this pair. The writer consists of the number of the session for
@@ -59,7 +59,7 @@ impl Place {
     /// Writes an event. Returns the number of the session for which it was written, or `None` if it was not
     /// written.
     fn write(&self) -> Option<u32> {
-        assert_eq!(self.pin.pin(), Found::Pinned);
+        assert_eq!(self.pin.pin(), PinResult::Pinned);
         let epoch = self.epoch.now();
         let is_open = Epoch::is_open(epoch);
         if is_open {
@@ -127,7 +127,7 @@ fn a_place_that_was_given_back_is_seen_as_it_was_left() {
         let place = Place::new();
         let first = thread::spawn(move || {
             let written = place.write();
-            assert_eq!(place.pin.pin(), Found::Pinned);
+            assert_eq!(place.pin.pin(), PinResult::Pinned);
             place.pin.free();
             written
         });
@@ -150,7 +150,7 @@ fn a_session_whose_state_is_cleared_is_the_same_session() {
         let clears: &'static AtomicU32 = leak(AtomicU32::new(0));
         let thread = thread::spawn(move || {
             let look = |_| {
-                assert_eq!(place.pin.pin(), Found::Pinned);
+                assert_eq!(place.pin.pin(), PinResult::Pinned);
                 let epoch = place.epoch.now();
                 let seen = (epoch, place.epoch.first(), clears.load(Ordering::Relaxed));
                 place.pin.unpin();

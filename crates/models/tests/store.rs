@@ -123,9 +123,9 @@ fn model(test: impl Fn() + Send + Sync + 'static) {
     builder.check(test);
 }
 
-// loom runs the first thread first, and tries other orders where another thread later loads what this one has stored.
-// Of the loads of a word, loom only remembers the last one. So a writer that loads a word before it stores it hides an
-// earlier load by a reader. To avoid that, the first thread is the one that writes, if there is only one such thread.
+// loom runs the first thread first. It tries another order where a second thread later loads a word that the first
+// thread has stored. For each word, loom only remembers the last load. So a writer that loads a word before it stores
+// the word hides an earlier load by a reader. To avoid that, the first thread writes if there is only one writer.
 
 #[test]
 fn a_value_is_whole_and_of_its_serial() {

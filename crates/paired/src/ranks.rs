@@ -65,7 +65,8 @@ pub fn interval(samples: &[f64], covariate: &[f64], confidence: f64) -> Option<I
     let cut = outside.unwrap_or(0);
     let [lowest, highest] = [edge(all - cut - 1), edge(cut)];
     let is_bounded = lowest.is_some() && highest.is_some();
-    // Of each edge the outer shift: an end that is a sample, such as 0, is in the interval.
+    // Each end is the outer one of its edge's two shifts, so that an end equal to a sample, such as 0, is in the
+    // interval.
     let low = lowest.map_or(first - range, |[low, _]| low);
     let high = highest.map_or(last + range, |[_, high]| high);
     let centre = edge(all / 2).zip(edge(all.div_ceil(2) - 1));

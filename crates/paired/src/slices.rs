@@ -11,7 +11,7 @@
 //!
 //! The steps may become slower later, for example if a service has printed lines while it started. A slice that was
 //! lengthened until the count grows would often end right after a step, which hides a part of a difference. So
-//! after a slice without a step, all later slices are twice as long, and the earlier pairs are dropped.
+//! after a slice in which the count did not grow, all later slices are twice as long, and the earlier pairs are dropped.
 
 use std::time::Duration;
 

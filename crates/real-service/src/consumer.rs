@@ -32,7 +32,7 @@ pub struct Config {
     /// Further fields of the `ProducerConfig`, which applies to all producers that [`producers`](Self::producers)
     /// names.
     pub producer: Vec<(u32, u64)>,
-    /// The names of the producers to which the fields in `producer` apply.
+    /// The names of the producers that get the fields in [`producer`](Self::producer).
     pub producers: Vec<String>,
     /// Whether producers of other machines are traced, too.
     pub all_machines: bool,

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use atrace_cli::service::{Keep, Service};
+use atrace_cli::service::{Service, Storage};
 use atrace_real_service::{Config, Session, Setup, WRONG, processed, program};
 
 /// The number of rounds of slices that a thread writes.
@@ -120,7 +120,7 @@ fn all_write_to_the_same_tracks_by_this_service() {
     };
     let directory = tempfile::tempdir().unwrap();
     let (socket, path) = (directory.path().join("socket"), directory.path().join("trace"));
-    let keep = Keep::File { file: File::create(&path).unwrap(), max: None };
+    let keep = Storage::File { file: File::create(&path).unwrap(), max: None };
     let listener = UnixListener::bind(&socket).unwrap();
     let service = Service::start(listener, atrace_sys::process::user(), keep).unwrap();
     let pid = run(program, &socket, directory.path());

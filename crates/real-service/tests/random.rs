@@ -17,7 +17,7 @@ mod cases {
     use std::time::Duration;
 
     use atrace::perfetto;
-    use atrace_cli::service::{Keep, Service};
+    use atrace_cli::service::{Service, Storage};
     use atrace_real_service::{Event, Trace};
     use atrace_subscriber::{AsyncSpans, AtraceLayer, AtraceSubscriber};
     use tracing::field::Empty;
@@ -231,7 +231,7 @@ mod cases {
             let listener = UnixListener::bind(path("socket")).unwrap();
             let user = std::fs::metadata(path("socket")).unwrap().uid();
             let (file, copier) = copied(&path("trace"));
-            let service = Service::start(listener, user, Keep::File { file, max: None }).unwrap();
+            let service = Service::start(listener, user, Storage::File { file, max: None }).unwrap();
             // The socket is at the default path, relative to that directory.
             std::env::set_current_dir(directory.path()).unwrap();
             perfetto::connect();

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 
 use atrace::{AtraceTag, atrace_instant};
-use atrace_cli::service::{Keep, Report, Service};
+use atrace_cli::service::{Report, Service, Storage};
 use atrace_real_service::{Losses, Trace, is_program, processed, program};
 
 /// Records the program that `command` starts with this workspace's service, until the program has written this number
@@ -18,7 +18,7 @@ fn recorded(command: &mut Command, events: u64) -> (Report, Trace, Child, tempfi
     let directory = tempfile::tempdir().unwrap();
     let (socket, path) = (directory.path().join("socket"), directory.path().join("trace"));
     let listener = UnixListener::bind(&socket).unwrap();
-    let keep = Keep::File { file: File::create(&path).unwrap(), max: None };
+    let keep = Storage::File { file: File::create(&path).unwrap(), max: None };
     let service = Service::start(listener, atrace_sys::process::user(), keep).unwrap();
     let mut child = command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket).spawn().unwrap();
     while service.events() < events {

@@ -538,8 +538,8 @@ fn a_thousand_tasks_while_sessions_come_and_go() {
             if event.kind == 1 || event.kind == 3 {
                 let names = event.args.iter().map(|(name, _)| name.as_str());
                 let arguments: Vec<_> = names.filter(|name| *name != "span" && *name != "parent").collect();
-                // A span that is older than the session has only its name. A task's span may be older. Of the other
-                // spans, which are entered at once, only a thread's first may be.
+                // A span that is older than the session has only its name. The span of a task may be older. The other
+                // spans are entered at once, so only the first span of a thread may be older.
                 let is_task = event.name() == "task";
                 let is_whole = match arguments[..] {
                     ["level"] => is_task || is_first && event.name() == "waits",

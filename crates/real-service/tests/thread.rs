@@ -58,7 +58,7 @@ const CALLS: [libc::c_long; 15] = [
     libc::SYS_munmap,
     libc::SYS_mprotect,
     libc::SYS_madvise,
-    // For the program's own thread: what an event asks once per session, and the end of the process.
+    // These calls are for the program's own thread: an event makes the first two once per session.
     libc::SYS_gettid,
     libc::SYS_prctl,
     libc::SYS_exit_group,

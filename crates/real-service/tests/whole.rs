@@ -5,7 +5,7 @@ use atrace::{
     Arg, AtraceTag, Name, atrace_async_begin, atrace_async_end, atrace_begin, atrace_begin_args, atrace_end,
     atrace_instant, atrace_instant_args, perfetto,
 };
-use atrace_cli::service::{Keep, Service};
+use atrace_cli::service::{Service, Storage};
 use atrace_real_service::{Event, Losses, Setup, Trace, WRONG, is_program, place};
 
 const TAG: AtraceTag = AtraceTag::App;
@@ -129,7 +129,7 @@ fn long_texts_are_whole_in_this_service() {
     let directory = tempfile::tempdir().unwrap();
     let (socket, path) = (directory.path().join("socket"), directory.path().join("trace"));
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let keep = Keep::File { file: std::fs::File::create(&path).unwrap(), max: None };
+    let keep = Storage::File { file: std::fs::File::create(&path).unwrap(), max: None };
     let service = Service::start(listener, atrace_sys::process::user(), keep).unwrap();
     let mut program = std::process::Command::new(std::env::current_exe().unwrap());
     program.args([TEST, "--exact", "--nocapture"]).env("ATRACE_TEST_PROGRAM", TEST);

@@ -1,8 +1,8 @@
 //! The table of the spans that are alive. It finds a span by its id.
 //!
 //! - The table has [`SHARDS`] shards, which are chosen by a hash of the id. The lock of a shard is held for a moment,
-//!   or for as long as a dump takes to copy the shard. Of the traced program's code, only its allocator may run while
-//!   the lock is held.
+//!   or for as long as a dump takes to copy the shard. While the lock is held, no code of the traced program except its
+//!   allocator may run.
 //! - A shard keeps its memory: it allocates only when there are more live spans than ever before, or when a span is
 //!   entered again before it is left.
 //! - Each span has room for the maximum number of return addresses. A walk by frame pointers writes the addresses to

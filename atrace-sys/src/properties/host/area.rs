@@ -67,7 +67,7 @@ impl Area {
             return Err("it does not begin like a property store of this version");
         }
         if self.capacity.load(Ordering::Relaxed) != CAPACITY as u32 {
-            return Err("its capacity is another");
+            return Err("its capacity is not that of this version");
         }
         self.count().map(drop)
     }

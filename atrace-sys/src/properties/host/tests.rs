@@ -75,7 +75,7 @@ fn a_writer_that_died_before_the_area_serial_costs_no_change() {
     let area = area();
     let mut last = set(&area, "a", "0").unwrap();
     for round in 1..5 {
-        // As if the writer had been killed just after the entry's serial.
+        // Simulates a writer that was killed just after it had stored the entry's serial.
         area.serial.store(1, Ordering::Relaxed);
         let serial = set(&area, "a", &round.to_string()).unwrap();
         assert_ne!(serial, last);

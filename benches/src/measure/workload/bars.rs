@@ -59,6 +59,17 @@ fn no_allocations_above(row: &Row, base: &str, (allocs, bytes): (f64, f64), exac
     if exact { judged.exact() } else { judged }
 }
 
+/// Judges the promise that the parts of each part add up to it. Returns `None` if no part has parts.
+fn parts_add_up(results: &Results) -> Option<Judged> {
+    let all = results.parts_of_parts();
+    let off = |(_, ratio): &&(String, f64)| (ratio - 1.0).abs();
+    let (id, ratio) = all.iter().max_by(|a, b| off(a).total_cmp(&off(b)))?;
+    let of = if all.len() == 1 { id.clone() } else { format!("all {}, {id} the least", all.len()) };
+    let verdict = Verdict::kept_if((ratio - 1.0).abs() <= 0.02);
+    let promise = "the parts of a part, measured separately, take as long as it";
+    Some(Judged::new(promise, of, format!("{ratio:.3}"), "1 ± 0.02", verdict))
+}
+
 /// Judges the promises about all workloads.
 pub(super) fn common(results: &Results) -> Vec<Judged> {
     let mut bars = Vec::new();
@@ -75,6 +86,7 @@ pub(super) fn common(results: &Results) -> Vec<Judged> {
             bars.extend(row.map(|(row, more)| no_allocations_above(row, "nosub", more, exact)));
         }
     }
+    bars.extend(parts_add_up(results));
     let [lossy, whole] = results.whole;
     if lossy + whole > 0 {
         let promise = "slices in Perfetto's memory without a lost event";
@@ -204,6 +216,33 @@ mod tests {
             let judged = judged.unwrap();
             assert_eq!((&judged.measured[..], judged.verdict), (whole, verdict));
         }
+    }
+
+    #[test]
+    fn the_parts_of_a_part_have_to_add_up_to_it() {
+        let judged = |switch: &[u64]| {
+            let cases = vec![Case::new(Info::of("rust/a"), |_| Ok(Done::new()))];
+            let mut results = Results::new(vec![Mode::NONE], cases, Sink::Null, Names::default());
+            results.generations += 1;
+            for (turn, switch) in switch.iter().enumerate() {
+                let part = |done: Done, name, micros| done.part(name, Duration::from_micros(micros), 1);
+                let mut done = part(part(Done::new(), "creation", 50), "resume", 1000);
+                done = part(part(done, "resume/compute", 800), "resume/switch", *switch);
+                let took = Duration::from_micros(1100);
+                results.add((0, 0), turn, 1, &Slice { took, elapsed: took, chain: [1.0; 2], done });
+            }
+            results.finish();
+            common(&results).into_iter().find(|judged| judged.promise.contains("parts of a part"))
+        };
+        // A single slice may differ.
+        for (switch, verdict, ratio) in
+            [(&[190, 190, 150, 210][..], Verdict::Kept, "0.985"), (&[170, 170], Verdict::Missed, "0.970")]
+        {
+            let judged = judged(switch).unwrap();
+            assert_eq!((&judged.of[..], judged.verdict), ("rust/a/resume/none", verdict));
+            assert_eq!(judged.measured, ratio);
+        }
+        assert_eq!(judged(&[]), None);
     }
 
     #[test]

@@ -1,4 +1,20 @@
 //! The measured samples, and the rows that are computed from them.
+//!
+//! A sample is the time of one operation in one slice. It is stored under the case, the mode, and what was timed: the
+//! operation, a part of it, or raw writes of its messages. Beside it stand the *generation* (the set of processes) and
+//! the *turn* in which it was measured. In a turn, all modes of a case run directly one after the other.
+//!
+//! - The time of a row is the median over the generations of their medians, at the reference speed. Its interval comes
+//!   from the generations, because all slices of one process share its random addresses.
+//! - A difference or a ratio of two rows is computed per turn, from pairs of slices at the same speed. Its interval is
+//!   one [of clusters](Interval::of_clusters), and each generation is a cluster. Only cases that have turns together can
+//!   be compared ([`Info::beside`](super::Info::beside)).
+//! - The ratio of two *added* times is the quotient of two such differences, because the ratio of a single turn would
+//!   have any sign and size (`ratio_of_added`).
+//! - Counts of an operation are medians over the slices. A rate is a sum of occurrences over a sum of times, and its
+//!   interval comes from the generations.
+//!
+//! [`Results::finish`] makes the rows. Before it, no row exists.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -142,6 +158,33 @@ impl Results {
         self.case(case).map_or(&[], |case| &self.cases[case].parts)
     }
 
+    /// For each part that has parts (as `resume` has `resume/compute`), returns the id of its row, and the ratio of its
+    /// parts' time to its own. The times are means over all slices.
+    pub(super) fn parts_of_parts(&self) -> Vec<(String, f64)> {
+        let mean = |case: usize, mode: usize, part: &str| {
+            let samples = self.rounds.get(&(case, mode, What::Part(part.to_owned())))?.iter().flatten();
+            let all: Vec<f64> = samples.map(|(_, sample)| sample.ns).collect();
+            (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
+        };
+        let mut found = Vec::new();
+        for (case, Info { parts, .. }) in self.cases.iter().enumerate() {
+            for part in parts {
+                let is_within =
+                    |other: &&String| other.strip_prefix(&part[..]).is_some_and(|rest| rest.starts_with('/'));
+                for mode in self.modes_of(case) {
+                    let Some(whole) = mean(case, mode, part) else { continue };
+                    let within: Vec<f64> =
+                        parts.iter().filter(is_within).filter_map(|part| mean(case, mode, part)).collect();
+                    if !within.is_empty() {
+                        let id = self.id(case, mode, &What::Part(part.clone()));
+                        found.push((id, within.iter().sum::<f64>() / whole));
+                    }
+                }
+            }
+        }
+        found
+    }
+
     /// Returns the row of a case in a mode (`none` for a case without modes).
     pub fn row(&self, case: &str, mode: &str) -> Option<&Row> {
         self.row_of(case, mode, What::Total)
@@ -276,7 +319,7 @@ impl Results {
         groups
     }
 
-    /// Returns the ids of all rows except those of raw writes and of parts. Parts are only known after a run.
+    /// Returns the ids of all rows except those of raw writes and of the cases' parts, which are only known after a run.
     pub(super) fn ids(&self) -> Vec<String> {
         let all = |case| self.modes_of(case).map(move |mode| self.id(case, mode, &What::Total));
         (0..self.cases.len()).flat_map(all).collect()

@@ -37,13 +37,13 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
         "here: Rust",
         "Rust of C++",
         "of the raw write",
-        "of AOSP's wrapper",
+        "of a wrapper like AOSP's",
         "through libcutils, of C++",
         "allocations",
         "instructions, Rust / C++",
     ];
     let mut others = Table::new("All other kinds of event", columns);
-    let mut table = Table::new("The published events", columns).with_note("\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device. Times of two machines can't be compared. Ratios of one run compare like with like, but they differ between processors, too. On a host, C++ calls this workspace's libcutils (cc-bench/cutils). It makes each message with snprintf, as Android's libcutils does; tests compare each message with libcutils' format; docs/costs.md compares the times of the two libraries. The column \"of AOSP's wrapper\" compares this library with a wrapper that, like AOSP's, calls a C function and, while tracing is on, makes a C string for each name. The column \"through libcutils, of C++\" compares this library, when it writes through libcutils (the default on Android), with C++.");
+    let mut table = Table::new("The published events", columns).with_note("\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device. Times of two machines can't be compared. Ratios of one run compare like with like, but they differ between processors, too. On a host, C++ calls this workspace's libcutils (cc-bench/cutils). It makes each message with snprintf, as Android's libcutils does; tests compare each message with libcutils' format; docs/costs.md compares the times of the two libraries. The column \"of a wrapper like AOSP's\" compares this library with a wrapper that, like AOSP's, calls a C function and, while tracing is on, makes a C string for each name. The column \"through libcutils, of C++\" compares this library, when it writes through libcutils (the default on Android), with C++.");
     for measured in &bench.rows {
         let rust = Id::of(&measured.id);
         let Some((state, event)) = rust.as_event() else { continue };

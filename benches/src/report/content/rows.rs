@@ -15,6 +15,7 @@ use crate::report::input::Machine;
 use crate::report::model::{Part, Section, slug};
 use crate::row::environment::{Environment, date};
 use crate::row::{AT_ONCE, Known, Row};
+use crate::stats::Interval;
 use crate::table::number::{count, ratio};
 use crate::table::workload::{base, of_workload};
 use crate::table::{Cell, Table, Value, of_rows};
@@ -109,18 +110,29 @@ fn found(finding: &Finding, here: &Machine) -> impl Iterator<Item = String> {
             None => "not measured in this run".to_owned(),
             Some((found, "yes")) => format!("{found}, which shows it as well"),
             Some((found, "no")) => format!("{found}, which does not show this"),
-            Some((found, _)) => found,
+            Some((found, shows)) => format!("{found}: {shows}"),
         };
         let [of, by] = [&check.of, &check.by].map(named);
-        format!("The ratio of {of} to {by}: there {}, here {ours}.", ratio(check.there))
+        let there = ratio(check.there);
+        format!("The ratio of {of} to {by}: there {there}, here {ours} ({} would show it).", range(check))
     };
     let text = format!("Its tables show, in our words: {}", finding.text);
     std::iter::once(text).chain(finding.checks.iter().map(compared).collect::<Vec<_>>())
 }
 
-/// Returns our ratio for a finding of an original benchmark, as a text that says if the ratio is uncertain; and whether
-/// the ratio shows the finding.
-fn checked(Check { of, by, from, to, .. }: &Check, here: &Machine) -> Option<(String, &'static str)> {
+/// Returns our ratio for a finding of an original benchmark, and whether the ratio shows the finding. If the two times
+/// were measured in the same rounds, the ratio has an interval.
+fn checked(Check { of, by, from, to, .. }: &Check, here: &Machine) -> Option<(Cell, &'static str)> {
+    let are_times = [of, by].iter().all(|it| it.field == Field::Time) && of.times == by.times;
+    let paired = here.row(of.bench, of.id).and_then(|row| row.versus(by.id)).filter(|_| are_times);
+    if let Some(paired) = paired {
+        let shows = match Verdict::within([*from, *to], Interval::from(*paired)) {
+            Verdict::Kept => "yes",
+            Verdict::Missed => "no",
+            Verdict::Open => "not decided",
+        };
+        return Some((Cell::ratio(Some(paired), ""), shows));
+    }
     let (of, by) = (value(of, "ns", here)?, value(by, "ns", here)?);
     let found = of.median / by.median;
     let known = of.known.max(by.known);
@@ -129,27 +141,33 @@ fn checked(Check { of, by, from, to, .. }: &Check, here: &Machine) -> Option<(St
         _ if (*from..=*to).contains(&found) => "yes",
         _ => "no",
     };
-    Some((ratio(found) + &known.remark(), shows))
+    Some((Cell::Ratio(found, None, known), shows))
+}
+
+/// Returns the range of ratios that show a finding, as text.
+fn range(Check { from, to, .. }: &Check) -> String {
+    if to.is_finite() { format!("{from} to {to}") } else { format!("at least {from}") }
 }
 
 /// Makes the table of the originals' findings, with our values of the same ratios.
 pub(super) fn shown(here: &Machine) -> Option<Table> {
-    let mut table = Table::new("", ["their tables show, in our words", "ratio", "there", "here", "shows it"])
-        .with_note("A ratio here is the quotient of two medians, without an interval, because most of these pairs were not measured in the same rounds. \"Speed varied\" and \"not known\" beside a ratio are those of the two times.");
+    let mut table = Table::new("", ["their tables show, in our words", "ratio", "there", "shown by", "here", "shows it"])
+        .with_note("\"Shown by\" is the range of ratios that we count as showing the finding. A ratio here that has an interval was measured in the same rounds; the others are quotients of two medians. \"Speed varied\" and \"not known\" beside a ratio are those of the two times.");
     for Original { title, findings, .. } in all() {
         for Finding { text, checks } in findings {
             for check in checks {
                 let (found, shows) = match checked(&check, here) {
-                    Some((found, shows)) => (Cell::Text(found), Cell::text(shows)),
+                    Some((found, shows)) => (found, Cell::text(shows)),
                     None => (Cell::not_measured(), Cell::not_measured()),
                 };
                 let text = Cell::text(format!("{text} ({title})"));
                 let ratio = Cell::text(format!("{} / {}", named(&check.of), named(&check.by)));
-                table.push([text, ratio, Cell::bare_ratio(check.there), found, shows]);
+                let range = Cell::text(range(&check));
+                table.push([text, ratio, Cell::bare_ratio(check.there), range, found, shows]);
             }
         }
     }
-    let is_there = |row: &Vec<Cell>| matches!(row.get(3), Some(Cell::Text(_)));
+    let is_there = |row: &Vec<Cell>| matches!(row.get(4), Some(Cell::Ratio(..)));
     table.rows.iter().any(is_there).then_some(table)
 }
 
@@ -171,7 +189,12 @@ pub(super) fn not_kept(benches: &[(String, Vec<Judged>)]) -> Option<Table> {
         let [missed, open, _] = promise::counts(group.iter().copied());
         let came = [(missed, "missed"), (open, "open")].into_iter().filter(|(n, _)| *n > 0);
         let came = came.map(|(n, word)| format!("{n} {word}")).collect::<Vec<_>>().join(", ");
-        let cells = [format!("{bench}: {promise}"), of, each(|judged| &judged.measured), limit.clone(), came];
+        let measured = |judged: &&Judged| match &judged.more {
+            more if more.is_empty() => judged.measured.clone(),
+            more => format!("{} ({more})", judged.measured),
+        };
+        let measured = group.iter().map(measured).collect::<Vec<_>>().join(", ");
+        let cells = [format!("{bench}: {promise}"), of, measured, limit.clone(), came];
         table.push(cells.map(Cell::text));
     }
     (missed + open + kept > 0).then_some(table)
@@ -389,7 +412,7 @@ fn fields(of: &Environment) -> BTreeMap<String, String> {
 pub(super) fn reading() -> Section {
     Section::new("reading", "How to read this", Vec::new()).with_text([
             "Every number is the median over rounds, with the bounds of its 95 % interval in small print. The cases of one comparison run in turn within each round, so a disturbance of the machine affects both; a ratio is the median of the rounds' ratios, with an interval of its own. Compare ratios; times differ between machines and between days.",
-            "\"Speed varied\": the interval of the time is wider than 5 % and 0.15 ns to each side, but a ratio of the same rounds is known to within 5 %. \"Not known\": neither is known to within 5 %.",
+            "\"Speed varied\": half of the time's interval is wider than 5 % and 0.15 ns, but a ratio of the same rounds is known to within 5 %. \"Not known\": neither is known to within 5 %; a promise may still be missed or kept by the whole interval.",
             "A process can't have two subscribers, so to compare two subscribers, whole processes take turns, and each process is one round.",
             "Below a nanosecond, a difference of 0.3 ns only shows where the linker placed the code.",
     ])
@@ -401,6 +424,7 @@ mod tests {
 
     use super::*;
     use crate::report::input::Bench;
+    use crate::row::Versus;
 
     /// Makes the results of a machine. They contain only the rows for the finding about the semaphore of `suspension`,
     /// after `change` was called with each row.
@@ -418,7 +442,7 @@ mod tests {
     fn line(here: &Machine) -> String {
         let table = shown(here).expect("it was measured");
         let line = table.rows.iter().find(|row| row[1].to_string().contains("semaphore_as_mutex/boxed"));
-        line.expect("the finding is there")[3..].iter().map(|cell| format!("{cell} | ")).collect()
+        line.expect("the finding is there")[4..].iter().map(|cell| format!("{cell} | ")).collect()
     }
 
     #[test]
@@ -427,6 +451,19 @@ mod tests {
         assert_eq!(line(&machine(|row| row.noisy = true)), "1.00, not known | not known | ");
         let varied = |row: &mut Row| (row.noisy, row.is_base) = (true, true);
         assert_eq!(line(&machine(varied)), "1.00, speed varied | yes | ");
+    }
+
+    #[test]
+    fn a_ratio_of_the_same_rounds_has_its_interval_and_is_judged_by_it() {
+        fn versus(row: &mut Row, low: f64, high: f64) {
+            let base = "rust/semaphore_as_mutex/inline/none".to_owned();
+            row.noisy = true;
+            row.vs.insert(base, Versus { ratio: 1.05, low, high, sure: true });
+        }
+        // Between 0.9 and 1.2, the two take as long.
+        assert_eq!(line(&machine(|row| versus(row, 1.03, 1.07))), "1.05 (1.03–1.07) | yes | ");
+        assert_eq!(line(&machine(|row| versus(row, 1.03, 1.25))), "1.05 (1.03–1.25) | not decided | ");
+        assert_eq!(line(&machine(|row| versus(row, 1.21, 1.25))), "1.05 (1.21–1.25) | no | ");
     }
 
     #[test]

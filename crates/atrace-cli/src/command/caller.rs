@@ -64,7 +64,7 @@ impl Caller {
     /// nor signal the process.
     pub(crate) fn act<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let problem = |e| failed(format!("acting as user {}", self.uid))(e);
-        let _back = Back { groups: getgroups().map_err(problem)?, gid: getegid() };
+        let _back = RootGuard { groups: getgroups().map_err(problem)?, gid: getegid() };
         take_on(self.uid, &self.groups, false).map_err(problem)?;
         work()
     }
@@ -112,12 +112,12 @@ fn groups_of_ancestor(uid: u32) -> Option<Vec<u32>> {
 }
 
 /// A guard that restores root's rights, for the calling thread, when the guard is dropped.
-struct Back {
+struct RootGuard {
     groups: Vec<Gid>,
     gid: Gid,
 }
 
-impl Drop for Back {
+impl Drop for RootGuard {
     fn drop(&mut self) {
         let done = set_thread_res_uid(None, Uid::ROOT, None)
             .and_then(|()| set_thread_res_gid(None, self.gid, None))

@@ -10,7 +10,7 @@ use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 
 use crate::command::notes;
-use crate::command::stores::{self, Content, Follower, Store, Work, check_all};
+use crate::command::stores::{self, Content, ProcessData, Store, Work, check_all};
 use crate::command::terminal::{Failure, Result, print, say, shown_path};
 use crate::consumer::{Consumer, State};
 use crate::doctor::{self, ConnectionStates, tag_names};
@@ -46,7 +46,7 @@ pub(crate) fn on(args: &SwitchArgs) -> Result {
     }
     let (meant, others): (Vec<_>, Vec<_>) = matching
         .into_iter()
-        .map(Follower::of)
+        .map(ProcessData::of)
         .partition(|process| reached.iter().any(|store| store.is_of(process)));
     for follower in &meant {
         print(&format!("on: {}", follower.process));
@@ -54,7 +54,7 @@ pub(crate) fn on(args: &SwitchArgs) -> Result {
     if meant.is_empty() {
         match others.first() {
             None => say(none_matches(&args.patterns)),
-            Some(Follower { process, .. }) => {
+            Some(ProcessData { process, .. }) => {
                 let own = geteuid();
                 let is_foreign = !own.is_root() && process.uid() != Some(own.as_raw());
                 // Otherwise the reason was printed above: the store could not be changed.
@@ -111,7 +111,7 @@ fn in_quotes(text: &str) -> String {
 
 pub(crate) fn status() -> Result {
     let running = notes::sweep();
-    let processes: Vec<_> = process::all().into_iter().map(Follower::of).collect();
+    let processes: Vec<_> = process::all().into_iter().map(ProcessData::of).collect();
     for store in stores::all([])? {
         let Content { patterns, tags } = &store.content;
         print(&format!("{}: {}", store.owner(), shown_path(&store.path)));

@@ -20,9 +20,9 @@
 //!
 //! Root does not trust the process of another user. A child process with the ids of that user examines the process, its
 //! files and its property store (`atrace_sys::privsep`). The child has one second for its work, and answers with bytes,
-//! which are parsed with bounds checks. Of the files that the process names, only a marker on tracefs is opened for
-//! writing, and none is created. Texts are [escaped](crate::escape::shown), and the arguments of suggested commands are
-//! [quoted](crate::escape::quoted) for a shell.
+//! which are parsed with bounds checks. A file that the process names is opened for writing only if it is a marker on
+//! tracefs, and is never created. Texts are [escaped](crate::escape::shown), and the arguments of suggested commands
+//! are [quoted](crate::escape::quoted) for a shell.
 //!
 //! # Modules
 //!
@@ -78,7 +78,8 @@ fn examine_as(pid: u32, left: &mut Duration, charges_pauses: bool) -> Report {
         Ok(facts) => facts,
         Err(e) => {
             let text = format!("the facts that user {} may see are not known: {e}", uid_of(&status));
-            report.bad(Topic::State, text, "ask again; if that stays so, ask the program's user");
+            let mend = "run `atrace doctor` again; if the facts stay unknown, let the program's user run it";
+            report.bad(Topic::State, text, mend);
             return report;
         }
     };

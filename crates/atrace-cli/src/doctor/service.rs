@@ -47,7 +47,7 @@ impl Patient {
         let state = published.get("perfetto");
         if published.sessions() > 0 {
             let state = state.unwrap_or_default();
-            report.good(Topic::Service, format!("as the process said last: {state}"));
+            report.good(Topic::Service, format!("the process last reported: {state}"));
             let text = "an event written now, of a category that a session wants, is in its trace";
             report.good(Topic::Event, text);
             return true;
@@ -55,7 +55,10 @@ impl Patient {
         if self.is_new {
             if is_alone {
                 report.note(Topic::Backend, reason.to_owned());
-                report.note(Topic::Event, "whether a session wants its events shows when it runs");
+                report.note(
+                    Topic::Event,
+                    "whether a session wants its events is known only while the program runs",
+                );
             }
             return is_alone;
         }
@@ -70,7 +73,7 @@ impl Patient {
             format!("atrace record -a {}", in_quotes(&pattern_for(name)))
         };
         if let Some(state) = state {
-            let text = format!("as the process said last: {state}");
+            let text = format!("the process last reported: {state}");
             report.hint(Topic::Service, text, if is_near { record() } else { RUN.to_owned() });
         }
         let has_marker = published.get("sink").is_some_and(|sink| sink != "None");

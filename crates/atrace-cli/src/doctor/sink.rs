@@ -161,8 +161,12 @@ impl Patient {
         if place.starts_with("/sys") && !self.facts.is("has_place") {
             report.bad(Topic::Buffer, format!("{text}, and {place} is gone"), "start the program again");
         } else {
+            let text = match self.facts.is("is_place") {
+                true => text,
+                false => format!("{text}, and {place} is not the marker either"),
+            };
             let mend = "start it again, and have it close its own descriptors only";
-            report.bad(Topic::Descriptor, format!("{text}, and {place} is not it either"), mend);
+            report.bad(Topic::Descriptor, text, mend);
         }
         false
     }
@@ -198,7 +202,8 @@ impl Buffer {
         let root = match tracefs::root() {
             Ok(root) => root,
             // An ordinary user can't read tracefs, so the descriptor of the process, which is this user's, is used.
-            // `open_marker` checks that it is on tracefs. Root would write to what the process's user may not write to.
+            // `open_marker` checks that it is on tracefs. Root could write to files to which the process's user may
+            // not write.
             Err(_) if !geteuid().is_root() => {
                 return Some(Self {
                     directory: None,
@@ -258,7 +263,7 @@ impl Patient {
         let wrong: Vec<_> = report.wrong().map(|it| it.topic.name()).collect();
         if !wrong.is_empty() {
             let text = format!("an event written now would not arrive: {}", wrong.join(", "));
-            return report.bad(Topic::Event, text, "repair that, and ask again");
+            return report.bad(Topic::Event, text, "repair the faults above, and run `atrace doctor` again");
         }
         match written {
             Some(Written::Buffer(buffer)) => match buffer.probe() {
@@ -277,7 +282,11 @@ impl Patient {
                 .note(Topic::Event, "no check found a fault; only root can see whether an event arrives"),
             None => {
                 let text = "whether an event written now arrives is not known";
-                report.bad(Topic::Event, text, "ask again when it says its state");
+                report.bad(
+                    Topic::Event,
+                    text,
+                    "run `atrace doctor` again when the process publishes its state",
+                );
             }
         }
     }

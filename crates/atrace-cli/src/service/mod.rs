@@ -26,22 +26,22 @@
 //!   of unfinished packets;
 //! - `blocking`: threads for calls that a producer could slow down;
 //! - `packets`: the fields of a packet that the service reads, and the packets that it writes itself;
-//! - [`Keep`]: a file, or a ring in memory with the newest packets;
+//! - [`Storage`]: a file, or a ring in memory with the newest packets;
 //! - [`Report`]: the numbers of recorded and lost events, and the producers that were disconnected.
 
 mod blocking;
-pub(crate) mod keep;
 mod packets;
 pub(crate) mod producer;
 pub(crate) mod report;
 mod sequence;
 mod serve;
+pub(crate) mod storage;
 
-pub use self::keep::Keep;
 pub(crate) use self::packets::{bytes, number, packet, source_config, thread};
 pub use self::report::{Counts, CutOff, Ended, Fault, Lost, Report};
 pub use self::serve::Service;
 pub(crate) use self::serve::Terms;
+pub use self::storage::Storage;
 
 /// The data source that is recorded.
 const SOURCE: &[u8] = b"track_event";

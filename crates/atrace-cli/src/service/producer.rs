@@ -26,14 +26,14 @@ use atrace_perfetto::abi::CHUNKS_MAX;
 use atrace_perfetto::foreign::{Foreign, Head, PAGES, SIZE_MAX, State};
 use atrace_perfetto::memory::Loss;
 use atrace_perfetto::proto::{Reader, Writer};
-use atrace_perfetto::trace_file::Whose;
+use atrace_perfetto::trace_file::PacketOrigin;
 use atrace_perfetto::wire::{self, Body};
 use atrace_sys::process;
 
-use super::keep::Kept;
 use super::packets::{self, bytes, number};
 use super::report::{Counts, Lost};
-use super::sequence::{Room, Sequence, To};
+use super::sequence::{Destination, Room, Sequence};
+use super::storage::StoredPackets;
 use super::{Fault, Result, SOURCE};
 
 /// The methods of the service. A method's number is its index in this list plus 1.
@@ -67,7 +67,7 @@ const SAY_MAX: usize = 1024;
 
 /// The state that all producers share: the destination of their packets, counts, and limits.
 pub(crate) struct Books {
-    pub(crate) kept: Kept,
+    pub(crate) kept: StoredPackets,
     pub(crate) counts: Counts,
     /// The number of the sequence that was begun last.
     pub(crate) sequences: u32,
@@ -90,7 +90,7 @@ pub(crate) struct Books {
 
 impl Books {
     /// Returns the state of a service without producers.
-    pub(crate) fn new(kept: Kept, patterns: Vec<CString>, sessions: u32, waits: bool) -> Self {
+    pub(crate) fn new(kept: StoredPackets, patterns: Vec<CString>, sessions: u32, waits: bool) -> Self {
         let counts = Counts::default();
         // Sequence 1 is the service's own.
         Self {
@@ -115,7 +115,12 @@ impl Books {
 
     /// Returns the destination for a writer's packets, which checks, counts and stores each packet. `own` is
     /// the size of the producer's unfinished data.
-    fn taker<'a>(&'a mut self, own: &'a mut usize, origin: &'a mut Origin, is_counting: bool) -> To<'a> {
+    fn taker<'a>(
+        &'a mut self,
+        own: &'a mut usize,
+        origin: &'a mut Origin,
+        is_counting: bool,
+    ) -> Destination<'a> {
         let Self { kept, counts, unfinished: all, .. } = self;
         let take = move |packet: &[u8], is_after_loss| {
             let Some(facts) = packets::look(packet) else {
@@ -137,7 +142,7 @@ impl Books {
             }
             true
         };
-        To { room: Room { own, all }, take: Box::new(take) }
+        Destination { room: Room { own, all }, take: Box::new(take) }
     }
 }
 
@@ -154,7 +159,7 @@ struct Track {
 /// The origin of a writer's packets.
 #[derive(Default)]
 struct Origin {
-    whose: Whose,
+    whose: PacketOrigin,
     /// The id of the writer's thread, as the producer describes the thread.
     tid: u32,
     /// The name of the writer's thread, as the producer describes the thread.
@@ -555,7 +560,7 @@ impl Producer {
         }
         let Track { sequence, origin } = tracks.entry(head.writer).or_insert_with(|| {
             books.sequences += 1;
-            let whose = Whose::new(books.sequences, self.pid, self.uid);
+            let whose = PacketOrigin::new(books.sequences, self.pid, self.uid);
             Track { origin: Origin { whose, ..Origin::default() }, ..Track::default() }
         });
         books.counts.chunks += u64::from(is_complete && !sequence.is_over(head.number));

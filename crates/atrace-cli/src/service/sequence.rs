@@ -30,6 +30,7 @@
 use std::collections::VecDeque;
 
 use atrace_perfetto::foreign::{CONTINUES, GOES_ON, Head, NEEDS_PATCHES};
+use atrace_perfetto::proto::varint;
 
 use super::{Fault, Result};
 
@@ -41,7 +42,7 @@ const LEFT_OUT: usize = 0x0fff_ffff;
 /// The packets of one writer.
 #[derive(Default)]
 pub(super) struct Sequence {
-    last: Option<Last>,
+    last: Option<LastChunk>,
     /// The first part of a packet that continues in the next chunk.
     begun: Option<Vec<u8>>,
     /// Complete chunks whose packets were not read yet, because the first of these chunks waits for patches.
@@ -52,7 +53,7 @@ pub(super) struct Sequence {
 
 /// The last chunk that was read.
 #[derive(Clone, Copy, Debug)]
-struct Last {
+struct LastChunk {
     number: u32,
     /// The number of packets of this chunk that were already read.
     taken: u16,
@@ -79,7 +80,7 @@ type Take<'a> = Box<dyn FnMut(&[u8], bool) -> bool + 'a>;
 
 /// The destination of a sequence's packets, and the limits for the memory of packets that are not complete
 /// yet.
-pub(super) struct To<'a> {
+pub(super) struct Destination<'a> {
     pub(super) room: Room<'a>,
     pub(super) take: Take<'a>,
 }
@@ -125,7 +126,7 @@ impl Sequence {
 
     /// Begins the sequence of a new writer, which uses the number of an earlier writer again. The chunk numbers start
     /// anew, and the waiting chunks of the earlier writer will not be patched any more.
-    pub(super) fn begin_anew(&mut self, to: &mut To<'_>) -> Result {
+    pub(super) fn begin_anew(&mut self, to: &mut Destination<'_>) -> Result {
         let done = self.give_up(to);
         self.last = None;
         if self.begun.is_some() {
@@ -144,7 +145,13 @@ impl Sequence {
     }
 
     /// Reads the packets of a chunk that were not read before. A complete chunk gets no more packets.
-    pub(super) fn chunk(&mut self, head: Head, bytes: &[u8], is_complete: bool, to: &mut To<'_>) -> Result {
+    pub(super) fn chunk(
+        &mut self,
+        head: Head,
+        bytes: &[u8],
+        is_complete: bool,
+        to: &mut Destination<'_>,
+    ) -> Result {
         if self.is_over(head.number) {
             return Ok(());
         }
@@ -164,7 +171,7 @@ impl Sequence {
         if whole < taken {
             return Err(Fault::Count);
         }
-        self.last = Some(Last { number: head.number, taken: whole, is_complete });
+        self.last = Some(LastChunk { number: head.number, taken: whole, is_complete });
         if is_complete && (head.flags & NEEDS_PATCHES != 0 || !self.waiting.is_empty()) {
             let waiting = Waiting { head, bytes: bytes.to_vec(), taken };
             while !to.room.take(waiting.size()) {
@@ -182,7 +189,14 @@ impl Sequence {
     }
 
     /// Reads the packets of a chunk, beginning with the packet that has the index `taken`.
-    fn packets(&mut self, flags: u16, bytes: &[u8], taken: u16, count: u16, to: &mut To<'_>) -> Result {
+    fn packets(
+        &mut self,
+        flags: u16,
+        bytes: &[u8],
+        taken: u16,
+        count: u16,
+        to: &mut Destination<'_>,
+    ) -> Result {
         let mut rest = bytes;
         for index in 0..count {
             let (len, behind) = length(rest).ok_or(Fault::Packet)?;
@@ -204,7 +218,7 @@ impl Sequence {
         Ok(())
     }
 
-    fn packet(&mut self, packet: &[u8], continues: bool, goes_on: bool, to: &mut To<'_>) {
+    fn packet(&mut self, packet: &[u8], continues: bool, goes_on: bool, to: &mut Destination<'_>) {
         if continues == self.begun.is_none() {
             // The start of a packet without its end, or an end without its start: neither can be used.
             self.lose(to);
@@ -232,13 +246,13 @@ impl Sequence {
         }
     }
 
-    fn give(&mut self, packet: &[u8], to: &mut To<'_>) {
+    fn give(&mut self, packet: &[u8], to: &mut Destination<'_>) {
         if !packet.is_empty() && (to.take)(packet, self.is_after_loss) {
             self.is_after_loss = false;
         }
     }
 
-    fn lose(&mut self, to: &mut To<'_>) {
+    fn lose(&mut self, to: &mut Destination<'_>) {
         to.room.give(self.begun.take().map_or(0, |begun| begun.capacity()));
         self.is_after_loss = true;
     }
@@ -250,7 +264,7 @@ impl Sequence {
         number: u32,
         patches: impl Iterator<Item = (u64, &'a [u8])>,
         is_last: bool,
-        to: &mut To<'_>,
+        to: &mut Destination<'_>,
     ) -> Result<bool> {
         // The waiting chunks are sorted by number. The numbers wrap around, so they are compared by their distance
         // from the first.
@@ -274,7 +288,7 @@ impl Sequence {
 
     /// Reads the packets of the waiting chunks, without the packets that lack bytes. Call this when no patch can arrive
     /// any more.
-    pub(super) fn give_up(&mut self, to: &mut To<'_>) -> Result {
+    pub(super) fn give_up(&mut self, to: &mut Destination<'_>) -> Result {
         while !self.waiting.is_empty() {
             self.take_waiting(to)?;
         }
@@ -282,7 +296,7 @@ impl Sequence {
     }
 
     /// Reads the packets of the first waiting chunk. A packet that lacks bytes is left out.
-    fn take_waiting(&mut self, to: &mut To<'_>) -> Result {
+    fn take_waiting(&mut self, to: &mut Destination<'_>) -> Result {
         let Some(waiting) = self.waiting.pop_front() else { return Ok(()) };
         to.room.give(waiting.size());
         let Waiting { head, bytes, taken } = waiting;
@@ -301,14 +315,8 @@ impl Sequence {
 
 /// Splits off the length of a packet: a varint of at most four bytes.
 fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
-    let mut len = 0;
-    for (at, byte) in bytes.iter().enumerate().take(4) {
-        len |= usize::from(byte & 0x7f) << (7 * at);
-        if byte & 0x80 == 0 {
-            return Some((len, &bytes[at + 1..]));
-        }
-    }
-    None
+    let (len, before) = varint(bytes.iter().copied(), 4)?;
+    Some((len as usize, &bytes[before..]))
 }
 
 #[cfg(test)]
@@ -336,7 +344,7 @@ mod tests {
             take: impl FnMut(&[u8], bool) -> bool,
         ) -> Result<bool> {
             let (sequence, room) = self.parts();
-            sequence.patch(number, patches, is_last, &mut To { room, take: Box::new(take) })
+            sequence.patch(number, patches, is_last, &mut Destination { room, take: Box::new(take) })
         }
     }
 
@@ -354,7 +362,7 @@ mod tests {
             all.push(format!("{}{text}", if is_after_loss { "!" } else { "" }));
             true
         };
-        let mut to = To { room, take: Box::new(take) };
+        let mut to = Destination { room, take: Box::new(take) };
         let done =
             chunks.iter().try_for_each(|(head, bytes, whole)| sequence.chunk(*head, bytes, *whole, &mut to));
         drop(to);
@@ -403,7 +411,7 @@ mod tests {
         for wrong in [&b""[..], b"\x02a", b"\x80\x80\x80\x80\x00"] {
             assert_eq!(taken(&mut tried, &[one(11, 0, wrong)]).1, Err(Fault::Packet));
             let (sequence, room) = tried.parts();
-            assert_eq!(sequence.begin_anew(&mut To { room, take: Box::new(|_, _| true) }), Ok(()));
+            assert_eq!(sequence.begin_anew(&mut Destination { room, take: Box::new(|_, _| true) }), Ok(()));
         }
     }
 
@@ -438,7 +446,7 @@ mod tests {
             all.push((packet.to_vec(), is_after_loss));
             true
         };
-        sequence.give_up(&mut To { room, take: Box::new(take) }).unwrap();
+        sequence.give_up(&mut Destination { room, take: Box::new(take) }).unwrap();
         assert_eq!(all, [(b"f".to_vec(), false), (b"g".to_vec(), true)]);
         assert_eq!(tried.own, 0);
     }

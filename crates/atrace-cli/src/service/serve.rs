@@ -49,9 +49,9 @@ use rustix::net::{
 use rustix::process::{Resource, getrlimit};
 
 use super::blocking::Blocking;
-use super::keep::{Keep, Kept};
 use super::producer::{Books, Producer, Received};
 use super::report::{Counts, CutOff, Report};
+use super::storage::{Storage, StoredPackets};
 use super::{Fault, Result};
 
 /// The interval at which the memory of the producers is read.
@@ -130,7 +130,7 @@ impl Service {
     /// # Errors
     ///
     /// Returns an error if no pipe or thread can be created.
-    pub fn start(listener: UnixListener, uid: u32, keep: Keep) -> io::Result<Self> {
+    pub fn start(listener: UnixListener, uid: u32, keep: Storage) -> io::Result<Self> {
         Self::start_for(listener, uid, &Terms::default(), keep)
     }
 
@@ -140,7 +140,12 @@ impl Service {
     /// # Errors
     ///
     /// Returns an error in the same cases as [`start`](Self::start).
-    pub fn start_sessions(listener: UnixListener, uid: u32, sessions: u32, keep: Keep) -> io::Result<Self> {
+    pub fn start_sessions(
+        listener: UnixListener,
+        uid: u32,
+        sessions: u32,
+        keep: Storage,
+    ) -> io::Result<Self> {
         Self::start_for(listener, uid, &Terms { sessions, ..Terms::default() }, keep)
     }
 
@@ -150,7 +155,7 @@ impl Service {
         listener: UnixListener,
         uid: u32,
         terms: &Terms<'_>,
-        keep: Keep,
+        keep: Storage,
     ) -> io::Result<Self> {
         let patterns = terms.patterns.iter().map(|pattern| CString::new(pattern.as_str()));
         let patterns = patterns.collect::<std::result::Result<_, _>>()?;
@@ -159,8 +164,8 @@ impl Service {
         let (pool_events, notify) = pipe()?;
         let (orders, received) = mpsc::channel();
         let (events, is_to_end) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let clear_each = if let Keep::Ring { bytes } = keep { bytes / 4 } else { u64::MAX };
-        let kept = Kept::new(keep, process::raw_id(), process::user());
+        let clear_each = if let Storage::Ring { bytes } = keep { bytes / 4 } else { u64::MAX };
+        let kept = StoredPackets::new(keep, process::raw_id(), process::user());
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let connections_max = descriptors.saturating_sub(DESCRIPTORS_LEFT).clamp(16, CONNECTIONS_MAX);
         let now = Instant::now();

@@ -32,7 +32,7 @@ pub fn ended_when_told(command: &mut Command, text: &str, said: &Path) -> Ran {
     Ran { stderr, ..common::end_of(child) }
 }
 
-/// What the command says when it stops recording a program that still runs.
+/// The message of the command when it stops recording a program that still runs.
 pub const OVER: &str = "no more is recorded; the program goes on";
 
 /// A directory that every user may enter. It contains the command and this test program.

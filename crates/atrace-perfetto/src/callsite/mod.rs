@@ -31,7 +31,7 @@ pub trait About: std::fmt::Debug {
     /// Returns the part of the program to which the callsite belongs, usually as a module path.
     fn target(&self) -> &str;
     /// Returns the source file and the line, or `None` if they are not known.
-    fn place(&self) -> Option<(&str, u32)>;
+    fn location(&self) -> Option<(&str, u32)>;
     /// Calls `each` with the names of the arguments, in their order.
     fn arguments(&self, each: &mut dyn FnMut(&str));
 }

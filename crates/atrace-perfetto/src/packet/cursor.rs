@@ -1,5 +1,19 @@
 //! The cursor with which packets are written, and the parts that several kinds of packets share: varints,
 //! texts, callsites.
+//!
+//! A cursor is a bare address in a chunk. It does not know where the chunk ends: a check before each field would take
+//! more instructions than the field. Instead, the encoder computes an upper bound of the packet's size first
+//! (`Event::room` in `packet.rs`), and only begins the packet if the chunk has that much room. This has three
+//! consequences for the functions below:
+//!
+//! - Each of them is `unsafe`, and its caller must have room for the longest field that the function writes, such as ten
+//!   bytes for a varint. The caller's `SAFETY` comment names the bound.
+//! - A store may be wider than the field, as long as it stays within that room: the next field overwrites the rest.
+//! - The memory is shared with the service, which may write to it at any time. So a cursor only stores, and never reads
+//!   back.
+//!
+//! Functions on the common path are inlined, so that the compiler joins their constant bytes into few stores. Functions
+//! for rare fields are not inlined. They take the cursor by value and return it, so that it stays in a register.
 
 use std::ptr;
 
@@ -212,7 +226,7 @@ impl Cursor {
             let Some(about) = site.about else { return self };
             self.bytes([0xb2]);
             self.field(1, cut(about.target(), SITE_TEXT_MAX).as_bytes());
-            if let Some((file, line)) = about.place() {
+            if let Some((file, line)) = about.location() {
                 self.bytes([0x8a, 2]);
                 let place = self.later::<false>();
                 self.field(0x12, cut(file, SITE_TEXT_MAX).as_bytes());

@@ -32,8 +32,8 @@ const PAYLOAD: usize = Layout::Whole.room() - LENGTH;
 /// type, all categories, a track or the processor time, an interned name, and the length of the name.
 const HEAD_MAX: usize = 24 + 96;
 
-/// Writes a long event: its name, up to [`WHOLE_MAX`] bytes, and all of its arguments. `sample` are the fields of the
-/// thread's processor time. `take` takes a further chunk. Returns `Some(true)` if there were enough chunks. Otherwise
+/// Writes a long event: its name, up to [`WHOLE_MAX`] bytes, and all of its arguments. `sample` has the encoded
+/// fields of the thread's processor time. `take` takes a further chunk. Returns `Some(true)` if there were enough chunks. Otherwise
 /// returns `Some(false)`; the chunks that were taken are then complete and empty, and `chunk` is "no chunk". Returns
 /// `None`, and writes nothing, if the event is too long for `chunk` and [`CHUNKS_MAX`] further chunks.
 ///
@@ -129,8 +129,8 @@ impl Parts<'_> {
             self.room -= some.len();
             self.left -= some.len();
             bytes = rest;
-            // SAFETY: `next_part` has made sure of `room` bytes of the chunk. Shared memory is never part of a text. What is
-            // published is a whole packet, or its last part, within the chunk.
+            // SAFETY: `next_part` has made sure of `room` bytes of the chunk. Shared memory is never part of a text.
+            // The published bytes are a whole packet, or its last part, within the chunk.
             unsafe {
                 ptr::copy_nonoverlapping(some.as_ptr(), self.at, some.len());
                 self.at = self.at.add(some.len());

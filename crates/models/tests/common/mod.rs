@@ -11,7 +11,7 @@ pub mod sync {
     #[derive(Debug)]
     pub struct AtomicRef<T: 'static>(atomic::AtomicPtr<T>);
 
-    #[allow(unsafe_code, reason = "what a pointer was made from is a reference for ever")]
+    #[allow(unsafe_code, reason = "each pointer was made from a `&'static T`")]
     impl<T> AtomicRef<T> {
         pub fn new(target: &'static T) -> Self {
             Self(atomic::AtomicPtr::new(std::ptr::from_ref(target).cast_mut()))

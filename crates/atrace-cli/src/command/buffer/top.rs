@@ -35,8 +35,8 @@ pub(crate) struct Top {
 
 impl Top {
     /// Takes the buffer to record into it. Returns an error if another process uses the buffer, or if it has
-    /// events and `discard` is false. `note` receives the values that have to be restored. What a killed command has
-    /// changed is restored first.
+    /// events and `discard` is false. `note` receives the values that have to be restored. Values that a killed command
+    /// has changed are restored first.
     pub(crate) fn take(discard: bool, note: Option<&Note>) -> Result<Self> {
         let root = tracefs::root()?;
         let instance = Instance::attach(&root)?;
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(copies(&root), "0");
         drop(first);
         assert_eq!(copies(&root), "0");
-        // What a killed command left is not restored while somebody needs it.
+        // The restoration after a killed command does nothing while another command needs the setting.
         Silence::undo(root.path());
         assert_eq!(copies(&root), "0");
         let third = start(&root);

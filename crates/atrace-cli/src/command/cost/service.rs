@@ -127,7 +127,7 @@ impl Drop for Running {
             }
             std::thread::sleep(REST);
         }
-        // Also what is left of the group.
+        // Also kills the remaining processes of the group.
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = asked.map_err(say);
     }

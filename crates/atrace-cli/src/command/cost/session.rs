@@ -10,7 +10,7 @@ use super::program::Variables;
 use crate::command::file::chance;
 use crate::command::program::{ProgramStore, ServiceSocket, memory_kb};
 use crate::command::terminal::{Result, failed, shown_path};
-use crate::service::{Keep, Service};
+use crate::service::{Service, Storage};
 
 /// The state that all sessions share.
 pub(super) struct Sessions {
@@ -55,7 +55,7 @@ impl Sessions {
     /// Starts a session for one program.
     pub(super) fn start(&self) -> Result<Session> {
         let (place, listener) = ServiceSocket::make(None)?;
-        let keep = Keep::File { file: unnamed()?, max: None };
+        let keep = Storage::File { file: unnamed()?, max: None };
         let service = Service::start(listener, geteuid().as_raw(), keep);
         let service = service.map_err(failed("starting the service"))?;
         Ok(Session { on: self.on(place.path.clone()), service, _place: place })

@@ -14,7 +14,7 @@ pub(super) enum Verdict {
     Same(f64, Interval),
     /// The interval includes zero, and is too wide for another verdict.
     Open(Interval),
-    /// The pairs say too little for an interval: they are too few, or the reference work explains any difference.
+    /// The pairs give no interval: they are too few, or the reference work explains any difference.
     TooFew,
 }
 
@@ -65,7 +65,7 @@ impl Verdict {
                 signed(it.high, f64::ceil)
             ),
             Self::TooFew => {
-                format!("not decided in {seconds:.0} s: {of}, as the pairs say too little for 99 %")
+                format!("not decided in {seconds:.0} s: {of}, because the pairs give no 99 % interval")
             }
         }
     }
@@ -144,6 +144,6 @@ mod tests {
         for none in [None, Some(few)] {
             assert_eq!(Verdict::of(none), Verdict::TooFew);
         }
-        assert!(Verdict::TooFew.sentence("tracing", "processor time", 1.0).contains("too little for 99 %"));
+        assert!(Verdict::TooFew.sentence("tracing", "processor time", 1.0).contains("no 99 % interval"));
     }
 }

@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, ErrorKind, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt as _;
 
 use crate::escape::shown;
 use crate::service;
-use atrace_perfetto::proto::{Reader, Value};
+use atrace_perfetto::proto::{Reader, Value, varint};
 
 use crate::command::terminal::thousands;
 
@@ -44,7 +44,7 @@ impl Losses {
     /// Reads the file from its start, without changing the file position, which other handles share. Ignores
     /// an incomplete packet at the end.
     pub(super) fn read(file: &File) -> io::Result<Self> {
-        let mut packets = BufReader::with_capacity(1 << 16, At(file, 0));
+        let mut packets = BufReader::with_capacity(1 << 16, FileReader(file, 0));
         let (mut losses, mut sequences, mut packet) = (Self::default(), HashMap::new(), Vec::new());
         while packets.fill_buf()?.first() == Some(&PACKET) {
             packets.consume(1);
@@ -147,26 +147,17 @@ fn overwritten(stats: &[u8]) -> u64 {
 }
 
 /// Reads a varint. Returns `None` if the varint is incomplete or too long.
-fn length(from: &mut impl Read) -> io::Result<Option<u64>> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let mut byte = [0];
-        match from.read_exact(&mut byte) {
-            Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(None),
-            read => read?,
-        }
-        value |= u64::from(byte[0] & 0x7f) << shift;
-        if byte[0] & 0x80 == 0 {
-            return Ok(Some(value));
-        }
-    }
-    Ok(None)
+fn length(from: &mut impl BufRead) -> io::Result<Option<u64>> {
+    let mut failed = None;
+    let bytes = from.bytes().map_while(|byte| byte.map_err(|e| failed = Some(e)).ok());
+    let read = varint(bytes, 10);
+    failed.map_or(Ok(read.map(|(value, _)| value)), Err)
 }
 
 /// A file with a reading position that is not shared with other handles of the file.
-struct At<'a>(&'a File, u64);
+struct FileReader<'a>(&'a File, u64);
 
-impl Read for At<'_> {
+impl Read for FileReader<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let len = self.0.read_at(bytes, self.1)?;
         self.1 += len as u64;

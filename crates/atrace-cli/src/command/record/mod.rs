@@ -88,7 +88,7 @@ pub(crate) fn duration(text: &str) -> std::result::Result<Duration, String> {
     };
     let seconds = number.parse::<f64>().map_err(|_| format!("{number:?} is no number"))? * scale;
     let time = Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?;
-    if time.is_zero() { Err("no time to record".to_owned()) } else { Ok(time) }
+    if time.is_zero() { Err("the time must be longer than zero".to_owned()) } else { Ok(time) }
 }
 
 /// Waits until the time is over or a signal arrives, and prints the progress every second.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::consumer::{Consumer, State, Wanted};
 use crate::escape::shown;
-use crate::service::{Keep, Service, Terms};
+use crate::service::{Service, Storage, Terms};
 use crate::tracefs;
 use atrace_perfetto::socket::{self, Refused, Socket, Trust};
 use atrace_sys::fork::{Generation, generation};
@@ -221,7 +221,7 @@ pub(super) fn by_this(args: &RecordArgs, refused: &io::Error) -> Result {
     let output = output(args, Caller::behind_sudo()?.as_ref())?;
     let signals = Signals::catch(None)?;
     let (listening, listener) = Listening::start(refused)?;
-    let keep = Keep::File { file: output.file()?, max: None };
+    let keep = Storage::File { file: output.file()?, max: None };
     let terms = Terms { patterns: &args.apps, ..Terms::default() };
     let service = Service::start_for(listener, geteuid().as_raw(), &terms, keep);
     let service = service.map_err(failed("starting a service"))?;

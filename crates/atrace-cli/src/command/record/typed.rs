@@ -22,7 +22,7 @@ use crate::command::run;
 use crate::command::stores::{self, Store};
 use crate::command::terminal::{Failure, Result, failed, say, thousands};
 use crate::process::{self, Process};
-use crate::service::{Keep, Service, Terms};
+use crate::service::{Service, Storage, Terms};
 use crate::tracefs;
 
 /// The time that programs have to connect to the service; a quarter of the recording's time, if that is shorter. After
@@ -61,7 +61,7 @@ pub(super) fn record(args: &RecordArgs, refused: &io::Error) -> Result {
             (None, Some(own), listener)
         }
     };
-    let keep = Keep::File { file: output.file()?, max: None };
+    let keep = Storage::File { file: output.file()?, max: None };
     let terms = Terms { patterns: &args.apps, ..Terms::default() };
     let service = Service::start_for(listener, geteuid().as_raw(), &terms, keep);
     let service = service.map_err(failed("starting a service"))?;

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::path::Path;
 
 use crate::escape::shown;
-use crate::service::{Counts, CutOff, Ended, Keep, Lost, Report, Service, Terms};
+use crate::service::{Counts, CutOff, Ended, Lost, Report, Service, Storage, Terms};
 use rustix::process::{Signal, geteuid};
 
 use atrace_sys::memory::has_memory_files;
@@ -47,9 +47,9 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     }
     let (place, listener) = ServiceSocket::make(user)?;
     let keep = if args.ring {
-        Keep::Ring { bytes: args.buffer.unwrap_or(RING).saturating_mul(1024) }
+        Storage::Ring { bytes: args.buffer.unwrap_or(RING).saturating_mul(1024) }
     } else {
-        Keep::File { file: file.try_clone()?, max: args.max_size }
+        Storage::File { file: file.try_clone()?, max: args.max_size }
     };
     let terms = Terms { waits: args.wait, ..Terms::default() };
     let service = Service::start_for(listener, uid, &terms, keep).map_err(failed("starting the service"))?;

@@ -8,4 +8,4 @@ mod content;
 mod store;
 
 pub(crate) use self::content::Content;
-pub(crate) use self::store::{Follower, Store, Work, all, check_all, left, perform, refuse};
+pub(crate) use self::store::{ProcessData, Store, Work, all, check_all, left, perform, refuse};

@@ -114,7 +114,7 @@ impl Store {
     }
 
     /// Returns whether the process uses this store.
-    pub(crate) fn is_of(&self, process: &Follower) -> bool {
+    pub(crate) fn is_of(&self, process: &ProcessData) -> bool {
         match (self.uid, &process.store) {
             (_, Some(path)) => self.path.as_os_str() == path,
             (Some(uid), None) => process.uid == Some(uid),
@@ -125,7 +125,7 @@ impl Store {
 
 /// Data about a process, which is read only once, because a user may have thousands of processes and hundreds of
 /// patterns.
-pub(crate) struct Follower {
+pub(crate) struct ProcessData {
     pub(crate) process: Process,
     name: Option<CString>,
     uid: Option<u32>,
@@ -133,7 +133,7 @@ pub(crate) struct Follower {
     store: Option<OsString>,
 }
 
-impl Follower {
+impl ProcessData {
     pub(crate) fn of(process: Process) -> Self {
         let (name, uid) = (process.argv0(), process.uid());
         Self { process, name, uid, store: process.variable("ATRACE_PROPERTIES") }

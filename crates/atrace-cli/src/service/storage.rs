@@ -11,11 +11,12 @@ use std::io;
 
 use super::packets::{self, Facts};
 use super::report::{Counts, Ended};
-use atrace_perfetto::trace_file::{TraceFile, Whose, add};
+use atrace_perfetto::proto::varint;
+use atrace_perfetto::trace_file::{PacketOrigin, TraceFile, add};
 
 /// The place where packets are stored: a file, or a ring in memory.
 #[derive(Debug)]
-pub enum Keep {
+pub enum Storage {
     /// Packets are written to a file as they arrive.
     File {
         /// The file. It must be empty at first, and no other process may write to it.
@@ -38,11 +39,11 @@ const END_ROOM: u64 = 512;
 const BLOCK: usize = 64 << 10;
 
 /// The stored packets.
-pub(crate) struct Kept {
-    to: To,
+pub(crate) struct StoredPackets {
+    to: Destination,
     /// Whole packets that are not in the file or the ring yet.
     bytes: Vec<u8>,
-    own: Whose,
+    own: PacketOrigin,
     /// The number of events in `bytes`.
     events: u64,
     /// The reason why no more packets are stored, or `None` while packets are stored.
@@ -53,7 +54,7 @@ pub(crate) struct Kept {
     failed: u64,
 }
 
-enum To {
+enum Destination {
     File {
         file: TraceFile,
         max: u64,
@@ -66,14 +67,15 @@ enum To {
     },
 }
 
-impl Kept {
-    pub(crate) fn new(keep: Keep, pid: u32, uid: u32) -> Self {
+impl StoredPackets {
+    pub(crate) fn new(keep: Storage, pid: u32, uid: u32) -> Self {
         let mut ended = None;
         let to = match keep {
-            Keep::File { file, max } => {
-                To::File { file: TraceFile::new(file), max: max.unwrap_or(u64::MAX).saturating_sub(END_ROOM) }
-            }
-            Keep::Ring { bytes } => {
+            Storage::File { file, max } => Destination::File {
+                file: TraceFile::new(file),
+                max: max.unwrap_or(u64::MAX).saturating_sub(END_ROOM),
+            },
+            Storage::Ring { bytes } => {
                 let max = usize::try_from(bytes).unwrap_or(usize::MAX).max(BLOCK);
                 let mut packets = VecDeque::new();
                 // The whole size is reserved at once. Memory is used only for the pages that are touched, whereas
@@ -81,12 +83,12 @@ impl Kept {
                 if packets.try_reserve_exact(max).is_err() {
                     ended = Some(Ended::Failed(io::ErrorKind::OutOfMemory.into()));
                 }
-                To::Ring { packets, max }
+                Destination::Ring { packets, max }
             }
         };
-        let own = Whose::new(OWN, pid, uid);
+        let own = PacketOrigin::new(OWN, pid, uid);
         let mut kept = Self { to, bytes: Vec::new(), own, events: 0, ended, late: 0, failed: 0 };
-        if let To::File { .. } = kept.to {
+        if let Destination::File { .. } = kept.to {
             kept.say(&packets::clocks());
             kept.say(&packets::config(0, false));
         }
@@ -99,14 +101,20 @@ impl Kept {
     }
 
     /// Stores a packet of a producer. Returns whether it was stored.
-    pub(crate) fn add(&mut self, packet: &[u8], facts: Facts, whose: &Whose, is_after_loss: bool) -> bool {
+    pub(crate) fn add(
+        &mut self,
+        packet: &[u8],
+        facts: Facts,
+        whose: &PacketOrigin,
+        is_after_loss: bool,
+    ) -> bool {
         let event = u64::from(facts.is_event);
         if self.is_over() {
             self.late += event;
             return false;
         }
         match &mut self.to {
-            To::File { file, max } => {
+            Destination::File { file, max } => {
                 let before = self.bytes.len();
                 add(&mut self.bytes, packet, whose, is_after_loss);
                 if file.size() + self.bytes.len() as u64 > *max {
@@ -117,7 +125,7 @@ impl Kept {
                 }
                 self.events += event;
             }
-            To::Ring { packets, max } => {
+            Destination::Ring { packets, max } => {
                 add(&mut self.bytes, packet, whose, is_after_loss);
                 if self.bytes.len() > *max {
                     self.bytes.clear();
@@ -150,14 +158,14 @@ impl Kept {
 
     /// Stores a snapshot of the system's clocks, if packets are stored in a file.
     pub(crate) fn say_clocks(&mut self) {
-        if let (To::File { .. }, None) = (&self.to, &self.ended) {
+        if let (Destination::File { .. }, None) = (&self.to, &self.ended) {
             self.say(&packets::clocks());
         }
     }
 
     /// Writes the buffered packets to the file.
     pub(crate) fn flush(&mut self) {
-        let To::File { file, .. } = &mut self.to else { return };
+        let Destination::File { file, .. } = &mut self.to else { return };
         if !self.bytes.is_empty()
             && !matches!(self.ended, Some(Ended::Failed(_)))
             && let Err(e) = file.write(&self.bytes)
@@ -172,7 +180,7 @@ impl Kept {
     /// Ends the trace. Returns the reason if the recording ended early, and two numbers of events that are missing in
     /// the trace: the events that arrived after the end, and the events that could not be written.
     pub(crate) fn end(mut self, counts: &Counts) -> (Option<Ended>, u64, u64) {
-        if let To::File { .. } = self.to {
+        if let Destination::File { .. } = self.to {
             self.say(&packets::clocks());
             self.say(&packets::stats(counts));
         }
@@ -182,7 +190,7 @@ impl Kept {
 
     /// Saves the ring's packets in a file.
     pub(crate) fn save(&self, file: File, counts: &Counts) -> io::Result<()> {
-        let To::Ring { packets, max } = &self.to else {
+        let Destination::Ring { packets, max } = &self.to else {
             return Err(io::Error::other("the recording is already in a file"));
         };
         let mut file = TraceFile::new(file);
@@ -220,15 +228,8 @@ impl Kept {
 /// Returns the length of the packet at `at`, including its header: a key of one byte, and the length of the
 /// rest.
 fn len_at(packets: &VecDeque<u8>, at: usize) -> usize {
-    let (mut rest, mut head) = (0, 1);
-    for byte in packets.range(at + 1..) {
-        rest |= usize::from(byte & 0x7f) << (7 * (head - 1));
-        head += 1;
-        if byte & 0x80 == 0 {
-            break;
-        }
-    }
-    (head + rest).min(packets.len() - at)
+    let all = packets.len() - at;
+    varint(packets.range(at + 1..).copied(), 10).map_or(all, |(rest, len)| all.min(1 + len + rest as usize))
 }
 
 #[cfg(test)]
@@ -242,13 +243,13 @@ mod tests {
         const ROOM: usize = 4 * BLOCK;
         // A file that can't grow.
         let (_, file) = Foreign::make(ROOM, 4096).unwrap();
-        let mut kept = Kept::new(Keep::File { file: file.into(), max: None }, 1, 0);
-        let whose = Whose::new(2, 1, 0);
+        let mut kept = StoredPackets::new(Storage::File { file: file.into(), max: None }, 1, 0);
+        let whose = PacketOrigin::new(2, 1, 0);
         // As when the memory of a producer that wrote much is read.
         let is_kept = (0..1000).filter(|_| kept.add(&[0; 1000], Facts::default(), &whose, false));
         assert!(is_kept.count() < ROOM / 1000);
         kept.flush();
-        let To::File { file, .. } = &kept.to else { unreachable!() };
+        let Destination::File { file, .. } = &kept.to else { unreachable!() };
         assert!(file.size() > (ROOM - 2 * BLOCK) as u64, "{}", file.size());
         assert!(kept.is_over());
     }
