@@ -588,8 +588,8 @@ pub(crate) struct Open {
 /// Reads the length that precedes a packet, within `most` bytes. Returns the number of bytes that the length
 /// takes and the number of bytes of the packet, or `None` if the packet does not end within `most` bytes.
 fn packet_len(most: usize, byte: impl Fn(usize) -> Option<u8>) -> Option<(usize, usize)> {
-    let (len, before) = varint((0..most).map_while(byte), 4)?;
-    let len = usize::try_from(len).ok()?;
+    let (len, before) = varint(most.min(4), byte)?;
+    let len = len as usize;
     (len <= most - before).then_some((before, len))
 }
 

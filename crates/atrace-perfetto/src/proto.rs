@@ -174,11 +174,14 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Reads a varint of at most `most` bytes (at most ten). Returns its value and its length in bytes, or `None` if it is
-/// longer than `most`, or than `bytes`.
-pub fn varint(bytes: impl Iterator<Item = u8>, most: usize) -> Option<(u64, usize)> {
+/// Reads a varint of at most `most` bytes (at most ten). `byte` returns the byte with this index; it is called for each
+/// index once, in order. Returns the varint's value and its length in bytes, or `None` if the varint is longer than `most`
+/// or ends where `byte` returns `None`.
+#[inline]
+pub fn varint(most: usize, mut byte: impl FnMut(usize) -> Option<u8>) -> Option<(u64, usize)> {
     let mut value = 0;
-    for (at, byte) in bytes.take(most).enumerate() {
+    for at in 0..most {
+        let byte = byte(at)?;
         value |= u64::from(byte & 0x7f) << (7 * at);
         if byte & 0x80 == 0 {
             return Some((value, at + 1));
@@ -215,9 +218,15 @@ impl<'a> Reader<'a> {
 
     #[inline(never)]
     fn varint(&mut self) -> Option<u64> {
-        let (value, len) = varint(self.rest.iter().copied(), VARINT_MAX)?;
-        self.rest = self.rest.get(len..)?;
-        Some(value)
+        let mut value = 0;
+        for (at, byte) in self.rest.iter().enumerate().take(VARINT_MAX) {
+            value |= u64::from(byte & 0x7f) << (7 * at);
+            if byte & 0x80 == 0 {
+                self.rest = self.rest.get(at + 1..)?;
+                return Some(value);
+            }
+        }
+        None
     }
 
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {

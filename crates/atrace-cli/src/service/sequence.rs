@@ -315,7 +315,7 @@ impl Sequence {
 
 /// Splits off the length of a packet: a varint of at most four bytes.
 fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
-    let (len, before) = varint(bytes.iter().copied(), 4)?;
+    let (len, before) = varint(4, |at| bytes.get(at).copied())?;
     Some((len as usize, &bytes[before..]))
 }
 

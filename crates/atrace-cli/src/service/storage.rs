@@ -229,7 +229,8 @@ impl StoredPackets {
 /// rest.
 fn len_at(packets: &VecDeque<u8>, at: usize) -> usize {
     let all = packets.len() - at;
-    varint(packets.range(at + 1..).copied(), 10).map_or(all, |(rest, len)| all.min(1 + len + rest as usize))
+    let byte = |index| packets.get(at + 1 + index).copied();
+    varint(10, byte).map_or(all, |(rest, len)| all.min(1 + len + rest as usize))
 }
 
 #[cfg(test)]

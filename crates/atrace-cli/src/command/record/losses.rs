@@ -149,8 +149,8 @@ fn overwritten(stats: &[u8]) -> u64 {
 /// Reads a varint. Returns `None` if the varint is incomplete or too long.
 fn length(from: &mut impl BufRead) -> io::Result<Option<u64>> {
     let mut failed = None;
-    let bytes = from.bytes().map_while(|byte| byte.map_err(|e| failed = Some(e)).ok());
-    let read = varint(bytes, 10);
+    let mut bytes = from.bytes();
+    let read = varint(10, |_| bytes.next()?.map_err(|e| failed = Some(e)).ok());
     failed.map_or(Ok(read.map(|(value, _)| value)), Err)
 }
 
