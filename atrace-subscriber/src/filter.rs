@@ -5,7 +5,7 @@ use tracing_core::{Dispatch, Interest, LevelFilter, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter, Layer};
 
 use crate::directives::Directives;
-use crate::interest_cache::{Answer, FilterState, ORDINARY};
+use crate::interest_cache::{Answer, Follower, ORDINARY};
 
 /// A filter that lets spans and events through while a tag is enabled. It is used as the filter of one layer, or as a
 /// layer that filters for the whole stack.
@@ -52,7 +52,7 @@ use crate::interest_cache::{Answer, FilterState, ORDINARY};
 #[derive(Debug)]
 pub struct AtraceFilter {
     tag: AtraceTag,
-    follower: FilterState,
+    follower: Follower,
     directives: Directives,
 }
 
@@ -67,7 +67,7 @@ impl AtraceFilter {
     /// Makes a filter that lets spans and events through while `tag` is enabled. Pass the tag of the layer, which may
     /// be restricted [to one backend](crate#one-backend).
     pub fn new(tag: AtraceTag) -> Self {
-        Self { tag, follower: FilterState::new(), directives: Directives::of_process() }
+        Self { tag, follower: Follower::new(), directives: Directives::of_process() }
     }
 
     /// Uses no thread that notices a switch of tracing. Without the thread, `tracing` can cache no answer. So every new
@@ -85,7 +85,7 @@ impl AtraceFilter {
     /// ```
     #[must_use]
     pub fn without_watch(self) -> Self {
-        Self { follower: FilterState::without_watch(), ..self }
+        Self { follower: Follower::without_watch(), ..self }
     }
 
     fn answer(&self) -> Answer {

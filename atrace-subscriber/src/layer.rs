@@ -12,7 +12,7 @@ use tracing_subscriber::registry::{Extensions, LookupSpan, SpanRef};
 
 use crate::async_spans::AsyncSpans;
 use crate::callsites::Callsite;
-use crate::interest_cache::{FilterState, ORDINARY};
+use crate::interest_cache::{Follower, ORDINARY};
 use crate::metered::Call;
 use crate::recorder::Recorder;
 use crate::span::Span;
@@ -28,7 +28,7 @@ use crate::span_store::{self, by_id};
 pub struct Atrace<const IN_STACK: bool> {
     pub(crate) recorder: Recorder,
     /// The filter for the whole stack, which only an [`AtraceSubscriber`](crate::AtraceSubscriber) may have.
-    pub(crate) filter: Option<FilterState>,
+    pub(crate) filter: Option<Follower>,
 }
 
 /// Writes spans and events to ATrace or to Perfetto, as a layer of a stack over a `Registry`.

@@ -6,7 +6,7 @@ use tracing_core::span::{Attributes, Current, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber};
 
 use crate::callsites::Callsite;
-use crate::interest_cache::{DETACHED, FilterState};
+use crate::interest_cache::{DETACHED, Follower};
 use crate::layer::Atrace;
 use crate::metered::Call;
 use crate::span::Span;
@@ -67,7 +67,7 @@ impl AtraceSubscriber {
     /// [`after_fork`](crate::after_fork) for forked children.
     #[must_use]
     pub fn with_filter(mut self) -> Self {
-        self.filter.get_or_insert_with(FilterState::new);
+        self.filter.get_or_insert_with(Follower::new);
         self
     }
 }

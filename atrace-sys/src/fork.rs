@@ -233,9 +233,9 @@ fn clear_at_fork() {
 /// NAMES.get_or_make(Default::default).lock().unwrap().push("one".to_owned());
 /// assert_eq!(NAMES.get().unwrap().lock().unwrap().len(), 1); // In a child: None.
 /// ```
-pub struct PerProcess<T: Sync + 'static>(OnceRef<MadeBy<T>>);
+pub struct PerProcess<T: Sync + 'static>(OnceRef<OfGeneration<T>>);
 
-struct MadeBy<T> {
+struct OfGeneration<T> {
     by: Generation,
     value: T,
 }
@@ -274,7 +274,7 @@ impl<T: Sync + 'static> PerProcess<T> {
 
     #[cold]
     fn make(&self, make: impl FnOnce() -> T) -> &'static T {
-        let new = Box::new(MadeBy { by: generation(), value: make() });
+        let new = Box::new(OfGeneration { by: generation(), value: make() });
         let made = offer(new, |new| {
             let mut present = self.0.get();
             loop {

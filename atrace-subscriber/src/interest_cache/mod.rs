@@ -9,7 +9,7 @@
 //!
 //! # How it works
 //!
-//! A filter has a [`FilterState`], which answers according to the enabled tags that a [`watch`](atrace::watch) reported
+//! A filter has a [`Follower`], which answers according to the enabled tags that a [`watch`](atrace::watch) reported
 //! last. After a switch, the watch calls a [`Rebuilder`], which makes `tracing` ask the subscribers about all callsites
 //! again:
 //!
@@ -214,7 +214,7 @@ impl Rebuilder {
         drop(alive); // These may be the last references, whose drop is foreign code: not under the lock.
     }
 
-    /// Counts one more [`FilterState`] (the part of a filter that follows the switches of tracing), and starts the watch
+    /// Counts one more [`Follower`] (the part of a filter that follows the switches of tracing), and starts the watch
     /// unless it already runs.
     fn add_follower(&self) -> io::Result<()> {
         forks::prepare();
@@ -425,7 +425,7 @@ pub(crate) enum Answer {
 /// The part of a filter that answers the queries of `tracing`. The answer depends on whether the filter's tag is
 /// enabled. The tag may be restricted to one backend.
 #[derive(Debug)]
-pub(crate) struct FilterState {
+pub(crate) struct Follower {
     watches: bool,
     rebuilder: OnceLock<&'static Rebuilder>,
 }
@@ -436,7 +436,7 @@ impl std::fmt::Debug for Rebuilder {
     }
 }
 
-impl FilterState {
+impl Follower {
     pub(crate) const fn new() -> Self {
         Self { watches: true, rebuilder: OnceLock::new() }
     }
@@ -479,7 +479,7 @@ impl FilterState {
     }
 }
 
-impl Drop for FilterState {
+impl Drop for Follower {
     fn drop(&mut self) {
         if let Some(rebuilder) = self.rebuilder.get() {
             rebuilder.remove_follower();
@@ -642,7 +642,7 @@ mod tests {
             assert!(ran.status.success() && said.contains("1 passed"), "{said}");
             return;
         }
-        static FOLLOWER: FilterState = FilterState::new();
+        static FOLLOWER: Follower = Follower::new();
         static ANSWERS: AtomicU64 = AtomicU64::new(0);
         let settled = || {
             while QUICK.queries.open().is_some() || QUICK.here().settling.load(Ordering::SeqCst) != IDLE {

@@ -303,6 +303,9 @@ fn aosp_like(paired: &mut Paired<'_>, state: State) {
             _ => paired.case(&wrapped, move |n| (0..n).for_each(|_| cc_bench::wrapper::begin(TAG, &name))),
         }
         paired.compare(&rust, &wrapped);
+        if event.cc.is_some_and(|function| cc_bench::missing(function).is_none()) {
+            paired.compare(&wrapped, Id::event(Who::Cc, state, event).to_string());
+        }
     }
 }
 

@@ -28,7 +28,7 @@ mod cases {
     use atrace_perfetto::foreign::{CONTINUES, GOES_ON, NEEDS_PATCHES, State};
     use atrace_perfetto::proto::Writer;
     use atrace_perfetto::socket::Socket;
-    use atrace_perfetto::wire::{self, ChunkToRead};
+    use atrace_perfetto::wire::{self, ChunkPlace};
 
     use crate::common::{self, Ran, case, until};
     use crate::here::{Here, OVER, USER, ended_when_told, signal};
@@ -360,7 +360,7 @@ mod cases {
         say(&producer.socket, 4, None, |commit| {
             for page in pages {
                 for chunk in 0..chunks {
-                    ChunkToRead { page, chunk, buffer: 1 }.write(commit);
+                    ChunkPlace { page, chunk, buffer: 1 }.write(commit);
                 }
             }
         })

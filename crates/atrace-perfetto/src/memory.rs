@@ -37,7 +37,7 @@ use super::abi::{self, CHUNK_HEADER, CHUNKS_MAX, Layout, PAGE, PAGE_HEADER};
 use super::completed::CompletedStack;
 use super::filling::Filling;
 use super::proto::varint;
-use super::wire::ChunkToRead;
+use super::wire::ChunkPlace;
 
 /// The pages that are shared with the service. Behind these pages, on separate pages, is the private data of each
 /// chunk.
@@ -366,7 +366,7 @@ impl Arena {
     ///
     /// Call this only for memory that is not shared with another process: the chunk is read in place, which is unsound
     /// if another process may write to it.
-    pub fn read(&self, place: &ChunkToRead, mut each: impl FnMut(Part<'_>)) {
+    pub fn read(&self, place: &ChunkPlace, mut each: impl FnMut(Part<'_>)) {
         self.consume(place, |start, chunks| {
             let Some([writer, packets]) = self.head(start) else { return };
             let (writer, finished) = (writer.load(Ordering::Relaxed), packets.load(Ordering::Relaxed));
@@ -378,7 +378,7 @@ impl Arena {
     /// if the chunk is not complete.
     ///
     /// Like [`read`](Self::read), call this only for memory that is not shared with another process.
-    pub(crate) fn take_out<'a>(&self, place: &ChunkToRead, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
+    pub(crate) fn take_out<'a>(&self, place: &ChunkPlace, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
         let mut size = 0;
         self.consume(place, |start, chunks| {
             size = abi::chunk_size(PAGE, chunks);
@@ -399,7 +399,7 @@ impl Arena {
     /// Calls `read` with the offset of a complete chunk and the number of chunks in its page, and then frees
     /// the chunk.
     #[inline(always)]
-    fn consume(&self, place: &ChunkToRead, read: impl FnOnce(usize, u32)) {
+    fn consume(&self, place: &ChunkPlace, read: impl FnOnce(usize, u32)) {
         let Some(header) = self.header(place.page) else { return };
         let chunks = abi::chunks_of(header.load(Ordering::Relaxed));
         if !abi::begin_reading(header, place.chunk) {
@@ -459,7 +459,7 @@ impl Arena {
         let finished = packets.load(Ordering::Acquire).checked_sub(1)?;
         let number = self.memory.get::<AtomicU32>(start)?.load(Ordering::Relaxed);
         let [_, buffer] = self.private(page * CHUNKS_MAX + chunk)?;
-        let place = ChunkToRead { page, chunk, buffer: buffer.load(Ordering::Relaxed) };
+        let place = ChunkPlace { page, chunk, buffer: buffer.load(Ordering::Relaxed) };
         let open = Open { place, number, writer: writer.load(Ordering::Relaxed), chunks };
         (finished & abi::PACKETS_MAX > 0).then_some((open, finished))
     }
@@ -470,7 +470,7 @@ impl Arena {
     ///
     /// Call this only for memory that is not shared with another process, and only on the thread that frees chunks.
     pub(crate) fn copy_finished<'a>(&self, open: &Open, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
-        let ChunkToRead { page, chunk, .. } = open.place;
+        let ChunkPlace { page, chunk, .. } = open.place;
         let (_, finished) = self.open_chunk(page, chunk).filter(|(present, _)| present == open)?;
         let start = Self::start(page, chunk, open.chunks);
         let end = self.packets(start, open.chunks, finished, |_, _| ());
@@ -562,15 +562,15 @@ impl Completed {
 }
 
 impl Iterator for Completed {
-    type Item = ChunkToRead;
+    type Item = ChunkPlace;
 
-    fn next(&mut self) -> Option<ChunkToRead> {
+    fn next(&mut self) -> Option<ChunkPlace> {
         let index = self.first.checked_sub(1).filter(|_| self.left > 0)?;
         let [next, buffer] = self.arena.private(index)?;
         self.first = next.load(Ordering::Relaxed);
         self.left -= 1;
         let buffer = buffer.load(Ordering::Relaxed);
-        Some(ChunkToRead { page: index / CHUNKS_MAX, chunk: index % CHUNKS_MAX, buffer })
+        Some(ChunkPlace { page: index / CHUNKS_MAX, chunk: index % CHUNKS_MAX, buffer })
     }
 }
 
@@ -578,7 +578,7 @@ impl Iterator for Completed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
     /// The page and the index of the chunk, and the number of the buffer for its packets.
-    pub(crate) place: ChunkToRead,
+    pub(crate) place: ChunkPlace,
     number: u32,
     writer: u16,
     /// The number of chunks in the page of this chunk.

@@ -295,7 +295,7 @@ impl<'a> Command<'a> {
 
 /// A chunk that the service should read. It is an entry of `CommitData`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkToRead {
+pub struct ChunkPlace {
     /// The index of the chunk's page.
     pub page: u32,
     /// The index of the chunk in the page.
@@ -304,7 +304,7 @@ pub struct ChunkToRead {
     pub buffer: u32,
 }
 
-impl ChunkToRead {
+impl ChunkPlace {
     /// Writes the entry into a `CommitData`.
     pub fn write(self, commit: &mut Writer<'_>) {
         commit.message(1, |entry| {
@@ -333,7 +333,7 @@ mod tests {
     fn frames_are_split_where_they_end() {
         let mut bytes = [0; 256];
         let method = Method { service: 3, method: 7 };
-        let moved = ChunkToRead { page: 127, chunk: 13, buffer: 70000 };
+        let moved = ChunkPlace { page: 127, chunk: 13, buffer: 70000 };
         let first = bind(&mut bytes, 1, "ProducerPort").unwrap().to_vec();
         let second = invoke(&mut bytes, 300, method, false, |arguments| moved.write(arguments)).unwrap();
         let both = [first.as_slice(), second].concat();

@@ -1,12 +1,13 @@
 //! Medians with their confidence intervals.
 //!
-//! No interval here assumes a distribution of the samples. There are two kinds:
+//! No interval here assumes that the samples have a certain distribution. There are two kinds:
 //!
 //! - *Of independent samples* ([`Interval::of`]): the bounds are two of the sorted samples, by the binomial distribution
 //!   (see the crate's documentation). This is the interval of the sign test.
 //! - *Of clusters* ([`Interval::of_clusters`]): samples of one process resemble each other, so they are not independent,
-//!   and an interval of the first kind would be far too narrow. A bootstrap draws whole clusters, and the interval is
-//!   widened because few clusters show too little of the variation.
+//!   and an interval of the first kind would be far too narrow. A bootstrap draws whole clusters. The interval is
+//!   then widened, by a factor from Student's distribution and another, because few clusters show too little of the
+//!   variation.
 //!
 //! Both are *sure* only if there are enough samples or clusters for the confidence. Intervals of two independent results
 //! are combined by their outer bounds ([`Interval::minus`], [`Interval::over`]), which is wider than necessary.

@@ -204,8 +204,8 @@ impl Done {
 
     /// Adds a part with its own row: `operations` operations of the part took this time in total. Time thousands of
     /// operations at once, because a reading of the clock can take as long as an operation. Report the same parts in
-    /// the same order each time. Parts named `name/…` belong to the part `name`: the bench fails if their sum differs
-    /// from that part by more than 2 %.
+    /// the same order each time. Parts named `name/…` belong to the part `name`: it is a promise that their
+    /// means, over all slices, add up to that part's mean to within 2 %.
     pub fn part(mut self, name: &'static str, took: Duration, operations: u64) -> Self {
         self.parts.push((name.into(), (took, operations)));
         self

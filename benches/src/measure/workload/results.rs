@@ -2,7 +2,8 @@
 //!
 //! A sample is the time of one operation in one slice. It is stored under the case, the mode, and what was timed: the
 //! operation, a part of it, or raw writes of its messages. Beside it stand the *generation* (the set of processes) and
-//! the *turn* in which it was measured. In a turn, all modes of a case run directly one after the other.
+//! the *turn* in which it was measured. In a turn of a round, all modes of a case run one after the other, with raw writes
+//! in between; a turn of twins has only the modes that are promised to take the same time.
 //!
 //! - The time of a row is the median over the generations of their medians, at the reference speed. Its interval comes
 //!   from the generations, because all slices of one process share its random addresses.
@@ -260,6 +261,14 @@ impl Results {
         ratio_of_added(self.above(&own, &base)?, self.above(&than, &base)?)
     }
 
+    /// Returns the indices of the other cases that have turns together with this case.
+    fn beside_of(&self, case: usize) -> impl Iterator<Item = usize> + '_ {
+        let beside = self.cases[case].beside.as_ref();
+        (0..self.cases.len()).filter(move |&other| {
+            other != case && beside.is_some() && self.cases[other].beside.as_ref() == beside
+        })
+    }
+
     /// Returns the keys of two cases that have turns together.
     fn beside(&self, of: (&str, &str), base: (&str, &str)) -> Option<(Key, Key)> {
         let (of, base) = (self.key(of)?, self.key(base)?);
@@ -509,6 +518,12 @@ impl Results {
         }
         if matches!(what, What::Raw | What::Inlined) {
             return Some(row);
+        }
+        for other in self.beside_of(*case) {
+            let base = (other, *mode, what.clone());
+            row.vs.extend(
+                self.times(key, &base).map(|ratio| (self.id(other, *mode, what), Versus::from(ratio))),
+            );
         }
         if self.names.raw_writes == RawWrites::OfTheWhole {
             let writes = self.modes[*mode].writes_of.and_then(|of| self.mode(of)).unwrap_or(*mode);

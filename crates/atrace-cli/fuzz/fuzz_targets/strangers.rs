@@ -21,8 +21,8 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../src/service/mod.rs"]
 mod service;
 
-use service::keep::{Storage, Kept};
 use service::producer::{Books, Producer};
+use service::storage::{Storage, StoredPackets};
 
 #[derive(Arbitrary, Debug)]
 enum Act<'a> {
@@ -70,7 +70,7 @@ const PAGE: usize = 4096;
 const PAGES: usize = 2;
 
 fuzz_target!(|acts: Vec<Act<'_>>| {
-    let kept = Kept::new(Storage::Ring { bytes: 1 << 20 }, 1, 0);
+    let kept = StoredPackets::new(Storage::Ring { bytes: 1 << 20 }, 1, 0);
     let mut books = Books::new(kept, Vec::new(), 1, false);
     let mut producer = Producer::new(7, 1000);
     let memory = Memory::new();

@@ -48,8 +48,8 @@ pub(crate) fn on(args: &SwitchArgs) -> Result {
         .into_iter()
         .map(ProcessData::of)
         .partition(|process| reached.iter().any(|store| store.is_of(process)));
-    for follower in &meant {
-        print(&format!("on: {}", follower.process));
+    for data in &meant {
+        print(&format!("on: {}", data.process));
     }
     if meant.is_empty() {
         match others.first() {
@@ -119,7 +119,7 @@ pub(crate) fn status() -> Result {
         if patterns.is_empty() {
             print("  patterns: none");
         }
-        let followers: Vec<_> = processes.iter().filter(|process| store.is_of(process)).collect();
+        let of_store: Vec<_> = processes.iter().filter(|process| store.is_of(process)).collect();
         let (start, mut is_late) = (Instant::now(), false);
         for (index, pattern) in patterns.iter().enumerate() {
             // A recording adds its pattern after those that are listed already, so the last entries are the
@@ -131,7 +131,7 @@ pub(crate) fn status() -> Result {
             };
             print(&format!("  pattern {}{why}", shown(pattern)));
             let pattern = CString::new(pattern.as_str()).unwrap_or_default();
-            for follower in &followers {
+            for data in &of_store {
                 // The users choose the patterns and names, and may choose some that take long to compare.
                 if is_late {
                     break;
@@ -139,14 +139,14 @@ pub(crate) fn status() -> Result {
                 is_late = start.elapsed() > PATIENCE;
                 if is_late {
                     print("    (not all processes were checked: there are too many processes or patterns)");
-                } else if follower.matches(&pattern) {
-                    print(&format!("    {}", follower.process));
+                } else if data.matches(&pattern) {
+                    print(&format!("    {}", data.process));
                 }
             }
         }
     }
     print_service();
-    let pids: Vec<_> = processes.iter().map(|follower| follower.process.0).collect();
+    let pids: Vec<_> = processes.iter().map(|data| data.process.0).collect();
     let ConnectionStates { known, missed, .. } = doctor::connection_states(&pids, stores::left);
     for (pid, state) in known {
         let state = state.trim_start_matches("Perfetto's service: ");

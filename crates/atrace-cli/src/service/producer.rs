@@ -32,7 +32,7 @@ use atrace_sys::process;
 
 use super::packets::{self, bytes, number};
 use super::report::{Counts, Lost};
-use super::sequence::{Destination, Room, Sequence};
+use super::sequence::{PacketTarget, Room, Sequence};
 use super::storage::StoredPackets;
 use super::{Fault, Result, SOURCE};
 
@@ -120,7 +120,7 @@ impl Books {
         own: &'a mut usize,
         origin: &'a mut Origin,
         is_counting: bool,
-    ) -> Destination<'a> {
+    ) -> PacketTarget<'a> {
         let Self { kept, counts, unfinished: all, .. } = self;
         let take = move |packet: &[u8], is_after_loss| {
             let Some(facts) = packets::look(packet) else {
@@ -142,7 +142,7 @@ impl Books {
             }
             true
         };
-        Destination { room: Room { own, all }, take: Box::new(take) }
+        PacketTarget { room: Room { own, all }, take: Box::new(take) }
     }
 }
 

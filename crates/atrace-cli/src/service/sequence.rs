@@ -80,7 +80,7 @@ type Take<'a> = Box<dyn FnMut(&[u8], bool) -> bool + 'a>;
 
 /// The destination of a sequence's packets, and the limits for the memory of packets that are not complete
 /// yet.
-pub(super) struct Destination<'a> {
+pub(super) struct PacketTarget<'a> {
     pub(super) room: Room<'a>,
     pub(super) take: Take<'a>,
 }
@@ -126,7 +126,7 @@ impl Sequence {
 
     /// Begins the sequence of a new writer, which uses the number of an earlier writer again. The chunk numbers start
     /// anew, and the waiting chunks of the earlier writer will not be patched any more.
-    pub(super) fn begin_anew(&mut self, to: &mut Destination<'_>) -> Result {
+    pub(super) fn begin_anew(&mut self, to: &mut PacketTarget<'_>) -> Result {
         let done = self.give_up(to);
         self.last = None;
         if self.begun.is_some() {
@@ -150,7 +150,7 @@ impl Sequence {
         head: Head,
         bytes: &[u8],
         is_complete: bool,
-        to: &mut Destination<'_>,
+        to: &mut PacketTarget<'_>,
     ) -> Result {
         if self.is_over(head.number) {
             return Ok(());
@@ -195,7 +195,7 @@ impl Sequence {
         bytes: &[u8],
         taken: u16,
         count: u16,
-        to: &mut Destination<'_>,
+        to: &mut PacketTarget<'_>,
     ) -> Result {
         let mut rest = bytes;
         for index in 0..count {
@@ -218,7 +218,7 @@ impl Sequence {
         Ok(())
     }
 
-    fn packet(&mut self, packet: &[u8], continues: bool, goes_on: bool, to: &mut Destination<'_>) {
+    fn packet(&mut self, packet: &[u8], continues: bool, goes_on: bool, to: &mut PacketTarget<'_>) {
         if continues == self.begun.is_none() {
             // The start of a packet without its end, or an end without its start: neither can be used.
             self.lose(to);
@@ -246,13 +246,13 @@ impl Sequence {
         }
     }
 
-    fn give(&mut self, packet: &[u8], to: &mut Destination<'_>) {
+    fn give(&mut self, packet: &[u8], to: &mut PacketTarget<'_>) {
         if !packet.is_empty() && (to.take)(packet, self.is_after_loss) {
             self.is_after_loss = false;
         }
     }
 
-    fn lose(&mut self, to: &mut Destination<'_>) {
+    fn lose(&mut self, to: &mut PacketTarget<'_>) {
         to.room.give(self.begun.take().map_or(0, |begun| begun.capacity()));
         self.is_after_loss = true;
     }
@@ -264,7 +264,7 @@ impl Sequence {
         number: u32,
         patches: impl Iterator<Item = (u64, &'a [u8])>,
         is_last: bool,
-        to: &mut Destination<'_>,
+        to: &mut PacketTarget<'_>,
     ) -> Result<bool> {
         // The waiting chunks are sorted by number. The numbers wrap around, so they are compared by their distance
         // from the first.
@@ -288,7 +288,7 @@ impl Sequence {
 
     /// Reads the packets of the waiting chunks, without the packets that lack bytes. Call this when no patch can arrive
     /// any more.
-    pub(super) fn give_up(&mut self, to: &mut Destination<'_>) -> Result {
+    pub(super) fn give_up(&mut self, to: &mut PacketTarget<'_>) -> Result {
         while !self.waiting.is_empty() {
             self.take_waiting(to)?;
         }
@@ -296,7 +296,7 @@ impl Sequence {
     }
 
     /// Reads the packets of the first waiting chunk. A packet that lacks bytes is left out.
-    fn take_waiting(&mut self, to: &mut Destination<'_>) -> Result {
+    fn take_waiting(&mut self, to: &mut PacketTarget<'_>) -> Result {
         let Some(waiting) = self.waiting.pop_front() else { return Ok(()) };
         to.room.give(waiting.size());
         let Waiting { head, bytes, taken } = waiting;
@@ -344,7 +344,7 @@ mod tests {
             take: impl FnMut(&[u8], bool) -> bool,
         ) -> Result<bool> {
             let (sequence, room) = self.parts();
-            sequence.patch(number, patches, is_last, &mut Destination { room, take: Box::new(take) })
+            sequence.patch(number, patches, is_last, &mut PacketTarget { room, take: Box::new(take) })
         }
     }
 
@@ -362,7 +362,7 @@ mod tests {
             all.push(format!("{}{text}", if is_after_loss { "!" } else { "" }));
             true
         };
-        let mut to = Destination { room, take: Box::new(take) };
+        let mut to = PacketTarget { room, take: Box::new(take) };
         let done =
             chunks.iter().try_for_each(|(head, bytes, whole)| sequence.chunk(*head, bytes, *whole, &mut to));
         drop(to);
@@ -411,7 +411,7 @@ mod tests {
         for wrong in [&b""[..], b"\x02a", b"\x80\x80\x80\x80\x00"] {
             assert_eq!(taken(&mut tried, &[one(11, 0, wrong)]).1, Err(Fault::Packet));
             let (sequence, room) = tried.parts();
-            assert_eq!(sequence.begin_anew(&mut Destination { room, take: Box::new(|_, _| true) }), Ok(()));
+            assert_eq!(sequence.begin_anew(&mut PacketTarget { room, take: Box::new(|_, _| true) }), Ok(()));
         }
     }
 
@@ -446,7 +446,7 @@ mod tests {
             all.push((packet.to_vec(), is_after_loss));
             true
         };
-        sequence.give_up(&mut Destination { room, take: Box::new(take) }).unwrap();
+        sequence.give_up(&mut PacketTarget { room, take: Box::new(take) }).unwrap();
         assert_eq!(all, [(b"f".to_vec(), false), (b"g".to_vec(), true)]);
         assert_eq!(tried.own, 0);
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use atrace_perfetto::foreign::Foreign;
 use atrace_perfetto::proto::Writer;
 use atrace_perfetto::socket::Socket;
-use atrace_perfetto::wire::{self, Body, ChunkToRead, Command, Method};
+use atrace_perfetto::wire::{self, Body, ChunkPlace, Command, Method};
 
 pub const PAGE: usize = 4096;
 pub const PAGES: usize = 4;
@@ -177,7 +177,7 @@ impl Producer {
     }
 
     pub fn commit(&mut self, page: u32, chunk: u32) -> bool {
-        self.invoke(4, |commit| ChunkToRead { page, chunk, buffer: 1 }.write(commit))
+        self.invoke(4, |commit| ChunkPlace { page, chunk, buffer: 1 }.write(commit))
     }
 }
 

@@ -26,7 +26,7 @@ use crate::connection_state::ConnectionState;
 use crate::memory::{Arena, Completed};
 use crate::proto::{Reader, Writer};
 use crate::socket::Socket;
-use crate::wire::{self, Body, ChunkToRead, Command};
+use crate::wire::{self, Body, ChunkPlace, Command};
 use crate::{abi, category, early, startup};
 use atrace_sys::memory::sealed_size;
 use atrace_sys::{Descriptor, process};
@@ -358,7 +358,7 @@ impl Link {
 
     /// Sends the bytes of a completed chunk to a service that can't read the memory, and then frees the chunk.
     #[inline(never)]
-    fn send_completed(&mut self, place: ChunkToRead) -> Result<(), ConnectionState> {
+    fn send_completed(&mut self, place: ChunkPlace) -> Result<(), ConnectionState> {
         let mut bytes = [0; abi::PAGE];
         match self.arena.and_then(|arena| arena.take_out(&place, &mut bytes)) {
             Some(chunk) => self.send_chunk(place, chunk, false),
@@ -385,7 +385,7 @@ impl Link {
     }
 
     /// Sends a commit with the bytes of one chunk, after all earlier requests.
-    fn send_chunk(&mut self, place: ChunkToRead, chunk: &[u8], is_open: bool) -> Result<(), ConnectionState> {
+    fn send_chunk(&mut self, place: ChunkPlace, chunk: &[u8], is_open: bool) -> Result<(), ConnectionState> {
         self.send(None)?;
         self.terms.request += 1;
         let mut bytes = [0; abi::PAGE + AROUND];

@@ -6,14 +6,14 @@
 //! (`Event::room` in `packet.rs`), and only begins the packet if the chunk has that much room. This has three
 //! consequences for the functions below:
 //!
-//! - Each of them is `unsafe`, and its caller must have room for the longest field that the function writes, such as ten
+//! - Each of them that writes is `unsafe`, and its caller must have room for the longest field that the function writes, such as ten
 //!   bytes for a varint. The caller's `SAFETY` comment names the bound.
 //! - A store may be wider than the field, as long as it stays within that room: the next field overwrites the rest.
 //! - The memory is shared with the service, which may write to it at any time. So a cursor only stores, and never reads
 //!   back.
 //!
 //! Functions on the common path are inlined, so that the compiler joins their constant bytes into few stores. Functions
-//! for rare fields are not inlined. They take the cursor by value and return it, so that it stays in a register.
+//! for rare fields are not inlined. Most of them take the cursor by value and return it, so that it stays in a register.
 
 use std::ptr;
 
