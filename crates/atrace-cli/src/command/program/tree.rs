@@ -9,8 +9,9 @@
 //!
 //! # How it works
 //!
-//! The command examines all processes of the program at intervals, through `/proc`. A process that starts and ends
-//! between two checks is not seen. The mapped files and the environment of a process, which take the longest to read,
+//! The command examines all processes of the program at intervals, through `/proc`. It does not see a process that
+//! starts and ends between two checks, nor that a process closed the marker after its last check. Then the command
+//! reports that no event was lost. The mapped files and the environment of a process, which take the longest to read,
 //! are read only if the process has no marker, or if nothing was recorded so far.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};

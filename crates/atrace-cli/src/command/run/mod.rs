@@ -56,7 +56,8 @@ pub(crate) struct RunArgs {
     #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
     buffer: Option<u64>,
     /// Record with a ring buffer of the kernel, as root: from Linux 6.16 on, includes what C and C++ programs write to
-    /// trace_marker
+    /// trace_marker. A process that closes all its descriptors loses its later events: this is noticed only if it then
+    /// runs for at least half a second, on a busy machine longer
     #[arg(long, conflicts_with_all = ["ring", "max_size"])]
     kernel: bool,
     /// Also record these events of the kernel, as root: sched, freq, idle, irq, disk, …, or its own groups;
