@@ -1,5 +1,5 @@
-//! Tells the linker where the C++ side's shared libraries are, for programs that are started without cargo. Passes the
-//! versions of the compilers to the benches.
+//! Adds the directory of the shared libraries of `cc-bench` to the runtime search path of the benches, for benches that
+//! are started without cargo. Passes the versions of the compilers to the benches.
 
 use std::process::Command;
 

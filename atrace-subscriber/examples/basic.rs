@@ -1,15 +1,15 @@
 //! Traces a small program with `tracing` and saves the trace in the file `basic.trace`.
 //!
-//! On a Linux host, run it as root (by default the kernel lets only root write to the marker):
+//! On a Linux host, run the example as root (by default the kernel lets only root write to the marker):
 //!
 //! ```text
 //! cargo build -p atrace-subscriber --example basic
 //! sudo target/debug/examples/basic
 //! ```
 //!
-//! Open the file at <https://ui.perfetto.dev>. Your own program needs only the code after the comment "From here on":
-//! it sets a subscriber. Tracing is then switched on by the command `atrace`, by Perfetto, or in the developer settings
-//! of an Android device.
+//! Open the file at <https://ui.perfetto.dev>. Your own program needs only the code after the comment "From here on",
+//! which sets a subscriber. Tracing is then switched on by the command `atrace`, by Perfetto, or in the developer
+//! settings of an Android device.
 
 use std::error::Error;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if std::env::var_os("ATRACE_MARKER").is_none() {
         return record();
     }
-    // From here on it is an ordinary program.
+    // From here on, this is an ordinary program.
     tracing::subscriber::set_global_default(AtraceSubscriber::default().with_filter())?;
     sample();
     Ok(())
@@ -47,7 +47,7 @@ fn sample() {
     error!(error = &failure as &dyn Error, "could not parse");
     warn!("done");
 
-    // A span whose whole life is shown on a row of its own, whatever thread it is entered on.
+    // A span whose whole life is shown on the track `requests`, whatever thread enters the span.
     let request = info_span!("request", atrace.track = "requests", number = 1);
     std::thread::spawn(move || {
         request.in_scope(|| std::thread::sleep(Duration::from_millis(1)));
@@ -76,7 +76,7 @@ fn record() -> Result<(), Box<dyn Error>> {
         .env("ATRACE_MARKER", instance.marker_path())
         .env("ATRACE_PROPERTIES", &properties)
         .status()?;
-    switched.keep(); // It goes with its directory.
+    switched.keep(); // The temporary directory with the properties is deleted at the end.
     let trace = std::path::Path::new("basic.trace");
     std::fs::write(trace, instance.read_trace()?)?;
     println!(

@@ -5,9 +5,9 @@
 //! cargo run --release -p atrace-subscriber --example bill -- none 300000 # the same work without a subscriber
 //! ```
 //!
-//! The first argument is the mode: `metered`; `plain`, the same subscriber without a meter; `none`, no subscriber;
-//! or `atrace`, an `AtraceSubscriber`, which is metered if `ATRACE_BILL=PATH` is set. The second argument is the
-//! number of rounds.
+//! The first argument is the mode: `metered`, a subscriber with a meter (the default); `plain`, the same subscriber
+//! without a meter; `none`, no subscriber; or `atrace`, an `AtraceSubscriber`, which is metered if `ATRACE_BILL=PATH`
+//! is set. The second argument is the number of rounds.
 
 use std::hint::black_box;
 use std::io;
@@ -43,7 +43,7 @@ mod state {
     }
 }
 
-/// Does a part of the program's work: reads numbers.
+/// Does a part of the program's work: reads `numbers` numbers.
 fn work(numbers: usize) -> u64 {
     static NUMBERS: [u64; 4096] = [3; 4096];
     black_box(&NUMBERS)[..black_box(numbers)].iter().fold(0, |sum, number| sum ^ number.rotate_left(7))

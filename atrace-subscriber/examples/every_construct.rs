@@ -1,4 +1,5 @@
-//! Uses nearly every kind of span and event that this crate records, and prints what Perfetto should find in the trace.
+//! Uses nearly every kind of span and event that this crate records, and prints which slices, instants and counters
+//! Perfetto should find in the trace.
 //!
 //! Continuous integration runs this program with a trace buffer of its own (`ATRACE_MARKER`, `ATRACE_PROPERTIES`), and
 //! compares the program's output with the result of Perfetto's trace processor. The argument selects how the subscriber
@@ -46,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     info!("off: not in the trace");
     let switched = Control::open()?.enable(ThisProcess)?;
-    // The caches of `tracing` usually follow before the call above returns. The pause is only to be sure.
+    // Usually the caches of `tracing` are rebuilt before the call above returns. The pause is a precaution.
     std::thread::sleep(Duration::from_millis(50));
 
     let mut expected = Expected::default();
@@ -143,7 +144,7 @@ fn spans(expected: &mut Expected) {
     expected.slice("a|b, first = 1", 1, None);
     expected.slice("a|b, first = 1, later = \"text\"", 1, None);
 
-    // Left before the younger one, whose slice therefore has two parts.
+    // The older span is left before the younger span. Therefore the younger span's slice has two parts.
     let older = info_span!("older").entered();
     let younger = info_span!("younger", n = 1).entered();
     drop(older);
@@ -166,10 +167,10 @@ fn asynchronous(expected: &mut Expected) {
         while future.as_mut().poll(&mut context).is_pending() {}
     }
     expected.life("beside::tasks", "task, n = 1");
-    // Two polls, and the drop of the future.
+    // The span is entered for two polls, and for the drop of the future.
     expected.slice("task, n = 1", 3, None);
 
-    // At the same time and of one name: their cookies tell them apart.
+    // These async slices are open at the same time and have one name. Their cookies distinguish them.
     let open: Vec<_> = (0..3).map(|n| info_span!(target: INSTEAD, "life", n)).collect();
     open[0].in_scope(|| ());
     for n in 0..3 {

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The program serves three requests. The first one holds a resource and never releases it, so the two others wait for
-//! it. A second later the program prints the tree. Without frame pointers the result is the same, but each backtrace
-//! takes some microseconds.
+//! it. A second later the program prints the tree. Without the option for frame pointers the result is the same, but
+//! each backtrace takes some microseconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ async fn transaction(database: Database, request: u32) {
     let mut rows = database.lock().instrument(info_span!("lock")).await;
     rows.push(request);
     if request == 1 {
-        // It holds the lock while it waits for a reply that never comes.
+        // This request holds the lock while it waits for a reply that never comes.
         reply().await;
     }
 }
@@ -51,6 +51,6 @@ async fn main() {
     if tokio::time::timeout(Duration::from_secs(1), served).await.is_err() {
         println!("nothing happens any more");
     }
-    // The server is gone by now, but not its requests.
+    // By now the server's future has been dropped, but the tasks of its requests still exist.
     print!("{}", live::dump());
 }

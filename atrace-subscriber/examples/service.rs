@@ -6,9 +6,9 @@
 //! atrace run -- target/debug/examples/service_with_tracing
 //! ```
 //!
-//! These commands make the file `service_with_tracing.pftrace`, which <https://ui.perfetto.dev> opens. The trace
-//! shows: on each thread the slices of its work; on tracks `requests` a slice for each request's whole life and one
-//! for the time in the queue; the counters `waiting` and `answered`; and instants for unusual events.
+//! These commands make the file `service_with_tracing.pftrace`, which <https://ui.perfetto.dev> opens. The trace shows:
+//! on each thread the slices of its work; on tracks `requests` a slice for each request's whole life, and another for
+//! the request's time in the queue; the counters `waiting` and `answered`; and instants for unusual events.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -88,7 +88,8 @@ async fn connection(stream: TcpStream, service: Arc<Service>) -> std::io::Result
     let mut line = String::new();
     while stream.read_line(&mut line).await? > 0 {
         let number = parse(&line);
-        // The field has the span's whole life shown on a track, beside the slices of its polls.
+        // Because of the field `atrace.track`, the span's whole life is shown on a track, in addition to the slices of
+        // its polls.
         let request = info_span!("request", atrace.track = "requests", number);
         let answer = answer(number, &service).instrument(request).await;
         stream.write_all(answer.as_bytes()).await?;
@@ -120,7 +121,7 @@ async fn answer(number: i32, service: &Arc<Service>) -> String {
     }
 }
 
-/// Renders an answer, which blocks the thread. Fails for every thirteenth number.
+/// Renders an answer, and blocks the thread meanwhile. Fails for every thirteenth number.
 #[instrument]
 fn render(number: i32) -> Option<String> {
     debug_span!("read").in_scope(|| std::thread::sleep(Duration::from_micros(500)));

@@ -1,5 +1,5 @@
-//! The server program of the example `size_without`, which in addition writes events by calling `atrace` itself. Its
-//! spans are not traced.
+//! The server program of the example `size_without`, which also writes events by calling `atrace` directly. The spans
+//! of the program are not traced.
 //!
 //! The script `.ci/size` builds the four examples `size_…`, and compares the sizes of their binaries.
 

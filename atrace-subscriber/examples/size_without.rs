@@ -1,5 +1,5 @@
 //! A small server program whose subscriber is only the registry of `tracing-subscriber`. A comparison with the example
-//! `size_with` shows what tracing adds to the size of a program.
+//! `size_with` shows how much tracing adds to the size of a program.
 //!
 //! The script `.ci/size` builds the four examples `size_…`, and compares the sizes of their binaries.
 

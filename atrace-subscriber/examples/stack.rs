@@ -2,7 +2,7 @@
 //!
 //! The log shows events of level `INFO` and above, whether tracing is on or not. The trace shows all levels. While
 //! tracing is off, the layer for ATrace costs almost nothing. Another process can switch tracing on for this process,
-//! by the process's name. Or the process switches tracing on itself:
+//! by this process's name. Or this process switches tracing on itself:
 //!
 //! ```text
 //! cargo run -p atrace-subscriber --example stack        # only logs, unless something switches it on meanwhile
@@ -29,9 +29,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some("on") => Some(Control::open()?.enable(ThisProcess)?),
         _ => None,
     };
-    std::thread::sleep(Duration::from_millis(10)); // The callsites follow within this time.
+    std::thread::sleep(Duration::from_millis(10)); // Usually the callsites are enabled within this time.
     work("second half");
-    drop(switched); // As it was before.
+    drop(switched); // Tracing is switched back to its state at the start.
     Ok(())
 }
 

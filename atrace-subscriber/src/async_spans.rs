@@ -8,8 +8,8 @@
 pub enum AsyncSpans {
     /// Spans are shown on threads only.
     Never,
-    /// Spans are shown on threads and as an async slice: for Perfetto only if the span is asynchronous, for
-    /// ATrace always.
+    /// Spans are shown on threads and also as async slices. For Perfetto, a span has an async slice only if it is
+    /// [asynchronous](crate#lives); for ATrace, every span has one.
     Beside,
     /// Spans are shown as an async slice only, whether they are asynchronous or not.
     Instead,

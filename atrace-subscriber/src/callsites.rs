@@ -1,13 +1,15 @@
-//! The table of callsites, which finds the metadata of a span by the number of its callsite.
+//! The table of callsites, which maps the number of a callsite to the callsite's metadata.
 //!
-//! A span without fields, life and async slice is not stored: a [`Span`](crate::span::Span) then holds the number of
-//! its callsite, and the callsite's metadata has the name. A callsite's metadata is added to the table when its number
-//! is first needed. No metadata is ever removed, because callsites live forever. A lookup takes no lock. It usually
-//! examines one bucket, and at most [`TRIES`] buckets of each part.
+//! A span is not stored if it has no fields, no life (a slice from the span's creation until it closes) and no async
+//! slice: its [`Span`](crate::span::Span) holds the number of its callsite, and the callsite's metadata has the name. A
+//! callsite is added to the table when its number is first needed. No callsite is ever removed, because callsites live
+//! forever. A lookup takes no lock. It usually examines one bucket, and at most [`TRIES`] buckets of each part of the
+//! table.
 //!
-//! The table is a lock-free hash table with linear probing, which consists of parts and grows by adding a part. A
-//! compare-and-swap of the metadata's address takes a bucket. Another compare-and-swap publishes a part that was
-//! allocated before. So no thread ever waits for another thread, which might not exist in a forked child.
+//! The table is a lock-free hash table with linear probing. It consists of parts, and grows by adding a part. A thread
+//! takes a bucket by a compare-and-swap of the metadata's address, and publishes a newly allocated part by another
+//! compare-and-swap. So no thread ever waits for another thread. (In a forked child, the thread to wait for might not
+//! exist.)
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,13 +22,14 @@ const FIRST: usize = if cfg!(miri) { 32 } else { 1024 };
 /// Each part is larger than the part before it by the factor 2^`GROWTH`.
 const GROWTH: u32 = if cfg!(miri) { 1 } else { 3 };
 const PARTS: usize = 4;
-/// The number of buckets in the first two parts. All callsites in these parts have smaller numbers.
+/// The number of buckets in the first two parts. The number of each callsite in these parts is less than this value.
 pub(crate) const FIRST_NUMBERS: usize = FIRST + (FIRST << GROWTH);
-/// The number of buckets that are tried in each part.
+/// The maximum number of buckets that a search examines in each part.
 const TRIES: usize = 8;
 
-/// The data of a callsite: its metadata, the number by which packets in Perfetto's memory refer to it, whether its
-/// spans so far were synchronous, the effect of a recorder's options on its spans, and the lanes that have its name.
+/// The data of a callsite: its metadata; the number by which packets in Perfetto's memory refer to the callsite;
+/// whether its last spans were synchronous; the effect of a recorder's options on its spans; and a number that
+/// identifies the lanes (tracks for lives) that have its name.
 struct Bucket {
     metadata: OnceRef<Metadata<'static>>,
     number: Number,
@@ -46,7 +49,8 @@ impl Bucket {
         }
     }
 
-    /// Returns the bucket of the callsite with this metadata, or `None` if the table is full.
+    /// Returns the bucket of the callsite with this metadata, and adds the callsite to the table if necessary. Returns
+    /// `None` if the table is full.
     #[inline(always)]
     fn of(metadata: &'static Metadata<'static>) -> Option<&'static Self> {
         let first = &FIRST_PART[place(metadata, FIRST)];
@@ -63,7 +67,8 @@ static FIRST_PART: [Bucket; FIRST] = [const { Bucket::new() }; FIRST];
 /// The parts on the heap. A part is allocated when a callsite finds no free bucket in the parts before it.
 static FURTHER_PARTS: [OnceRef<Box<[Bucket]>>; PARTS] = [const { OnceRef::new() }; PARTS];
 
-/// Whether the last spans of a callsite were synchronous: the number of synchronous spans in a row, or [`Kind::ASYNC`].
+/// Whether the last spans of a callsite were synchronous (entered once, and closed right after they were left): the
+/// number of synchronous spans in a row, or [`Kind::ASYNC`].
 ///
 /// The value is used to guess whether the next span is synchronous. If several threads count at the same time, some
 /// spans may not be counted.
@@ -78,7 +83,7 @@ impl Kind {
     const SAMPLED: u32 = 1024;
 
     /// Returns whether the next span must be watched to find out whether it is synchronous, and counts the span if it
-    /// is presumed to be: see [`Callsite::has_to_be_watched`].
+    /// is presumed to be synchronous: see [`Callsite::has_to_be_watched`].
     #[inline(always)]
     fn has_to_be_watched(&self) -> bool {
         let is = self.0.load(Ordering::Relaxed);
@@ -104,15 +109,15 @@ impl Callsite {
         self.0
     }
 
-    /// Returns the callsite with this metadata, and adds it to the table if necessary. Returns `None` if the
+    /// Returns the callsite with this metadata, and adds the callsite to the table if necessary. Returns `None` if the
     /// table is full.
     #[inline]
     pub(crate) fn of(metadata: &'static Metadata<'static>) -> Option<Self> {
         Self::known(metadata).or_else(|| Self::search(metadata))
     }
 
-    /// Returns the callsite if it is in the first bucket that is tried. This is an inlined fast path of
-    /// [`of`](Self::of).
+    /// Returns the callsite with this metadata if it is in the first bucket that a search examines. This is an inlined
+    /// fast path of [`of`](Self::of).
     #[inline(always)]
     pub(crate) fn known(metadata: &'static Metadata<'static>) -> Option<Self> {
         let at = place(metadata, FIRST);
@@ -173,8 +178,8 @@ impl Callsite {
         Some(CallsiteInfo { metadata: bucket.metadata.get()?, number: Some(&bucket.number) })
     }
 
-    /// Returns a number, never 0, for the lanes that have the callsite's name. The first call for a callsite takes the
-    /// number from `find`, and stores it.
+    /// Returns a number (never 0) that identifies the lanes with the callsite's name. If no number is stored for the
+    /// callsite, calls `find` with the name, and stores the number that `find` returns.
     #[inline(always)]
     pub(crate) fn lanes(self, find: impl FnOnce(&str) -> u32) -> Option<u32> {
         let bucket = self.bucket()?;
@@ -193,9 +198,9 @@ impl Callsite {
         FIRST_PART.get(number).or_else(|| Self::further(number - FIRST))
     }
 
-    /// Returns whether a new span of the callsite must be watched, to find out whether it is synchronous. If it is not
-    /// watched, it counts as synchronous. Call this once for each new span, because the spans that are presumed to be
-    /// synchronous are counted.
+    /// Returns whether a new span of the callsite must be watched, to find out whether it is synchronous. If the result
+    /// is false, the span counts as synchronous. Call this once for each new span, because this function counts the
+    /// spans that are presumed to be synchronous.
     #[inline]
     pub(crate) fn has_to_be_watched(self) -> bool {
         self.bucket().is_some_and(|bucket| bucket.kind.has_to_be_watched())
@@ -279,7 +284,7 @@ impl Found {
     }
 }
 
-/// Returns the level of a callsite as a number: from 1 for an error to 5 for a trace.
+/// Returns the level of a callsite as a number: from 1 for `ERROR` to 5 for `TRACE`.
 #[inline]
 pub(crate) fn level_of(metadata: &Metadata<'_>) -> u8 {
     match *metadata.level() {
@@ -298,7 +303,7 @@ pub(crate) struct CallsiteInfo {
     number: Option<&'static Number>,
 }
 
-/// Formats only the name, because formatting all metadata would be much code.
+/// Formats only the name, because code that formats all metadata would be large.
 impl std::fmt::Debug for CallsiteInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.metadata.name())
@@ -319,8 +324,9 @@ impl CallsiteInfo {
         Site::new(self.number, self.metadata.name(), level_of(self.metadata), self)
     }
 
-    /// Returns the callsite in the form in which an event refers to it. The callsite's name is the module path, because
-    /// the name that `tracing` gives to an event contains a path on the machine that compiled the program.
+    /// Returns the callsite in the form in which an event refers to it. In this form, the callsite's name is the module
+    /// path, because the name that `tracing` gives to an event contains a path on the machine that compiled the
+    /// program.
     #[inline]
     pub(crate) fn event_site(&self) -> Site<'_> {
         Site::new(self.number, self.module(), level_of(self.metadata), self)
@@ -331,8 +337,8 @@ impl CallsiteInfo {
         self.metadata.line()
     }
 
-    /// Returns the name of an event if the program has chosen it, or `None` if it is the default name of `tracing`,
-    /// `event FILE:LINE`.
+    /// Returns the name that the program has chosen for an event, or `None` if the event has the default name of
+    /// `tracing`, `event FILE:LINE`.
     pub(crate) fn own_name(&self) -> Option<&'static str> {
         let place = self.metadata.name().strip_prefix("event ").zip(self.metadata.file());
         let is_made = place
@@ -370,15 +376,15 @@ fn buckets(part: usize, fill: bool) -> Option<&'static [Bucket]> {
     Some(if fill { cell.get_or_make(make) } else { cell.get()? })
 }
 
-/// Returns the number of the first bucket that is tried for a callsite.
+/// Returns the number of the first bucket that a search for a callsite examines.
 #[inline(always)]
 pub(crate) fn first_place(metadata: &Metadata<'_>) -> usize {
     place(metadata, FIRST)
 }
 
-/// Returns the index of the bucket that is tried first, among `buckets` buckets (a power of two). This is Fibonacci
-/// hashing (Knuth, "The Art of Computer Programming", volume 3, 6.4), which distributes addresses well although their
-/// lowest bits are equal.
+/// Returns the index of the first bucket that a search examines, among `buckets` buckets (a power of two). This is
+/// Fibonacci hashing (Knuth, "The Art of Computer Programming", volume 3, 6.4), which distributes addresses well
+/// although their lowest bits are equal.
 #[inline(always)]
 fn place(metadata: &Metadata<'_>, buckets: usize) -> usize {
     let key = std::ptr::from_ref(metadata) as usize;

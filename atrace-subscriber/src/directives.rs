@@ -2,12 +2,12 @@
 //! the program.
 //!
 //! The filter is written in the language of [`Targets`](tracing_subscriber::filter::Targets): directives with commas
-//! between them. A directive is `TARGET=LEVEL`, or a level for all targets, or a target with all levels. If the targets
-//! of several directives are prefixes of a callsite's target, the directive with the longest target applies; if these
-//! are equal, the last directive applies.
+//! between them. A directive is `TARGET=LEVEL`, or only a level, which is for all targets, or only a target, which is
+//! for all levels. If the targets of several directives are prefixes of a callsite's target, the directive with the
+//! longest target applies. If several directives have that target, the last of them applies.
 //!
-//! The type `Targets` parses lists of fields as well, and keeps a sorted set. Its code would add 11 KiB to every
-//! program, although hardly any program has a filter.
+//! This module does not use the type `Targets`, which also parses lists of fields, and keeps a sorted set. The code of
+//! `Targets` would add 11 KiB to every program, although hardly any program has such a filter.
 //!
 //! The variable is read once, when the program makes the first `AtraceSubscriber`, `AtraceLayer` or `AtraceFilter`. A
 //! process with elevated rights ignores this variable, as it ignores all variables of these crates.
@@ -28,7 +28,8 @@ static GIVEN: OnceLock<Option<Filter>> = OnceLock::new();
 pub(crate) struct Directives(Option<&'static Filter>);
 
 impl Directives {
-    /// Returns the directives of this process. If they can't be parsed, prints one line and returns none.
+    /// Returns the directives of this process. If the directives can't be parsed, prints one line and returns no
+    /// directives.
     pub(crate) fn of_process() -> Self {
         Self(GIVEN.get_or_init(read).as_ref())
     }
@@ -54,7 +55,7 @@ impl Directives {
     }
 }
 
-/// Parsed directives. Each has a target, which is empty for all targets, and a level.
+/// Parsed directives, each with a target and a level. An empty target stands for all targets.
 #[derive(Debug)]
 struct Filter(Vec<(String, LevelFilter)>);
 
@@ -74,8 +75,8 @@ impl Filter {
         Ok(Self(directives))
     }
 
-    /// Returns the level up to which spans and events of a target pass. Not inlined, because most processes have no
-    /// directives.
+    /// Returns the level up to which spans and events of a target pass. This function is not inlined, because most
+    /// processes have no directives.
     #[cold]
     #[inline(never)]
     fn level_of(&self, target: &str) -> LevelFilter {

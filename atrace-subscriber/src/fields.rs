@@ -1,14 +1,14 @@
 //! Formats fields as text in the format of AOSP's subscriber. The text is written into a message, or into a buffer on
 //! the stack.
 //!
-//! Integers, booleans, strings and errors have methods of their own. All other values, floating-point numbers among
-//! them, are formatted with `Debug`. The `Debug` of a value, and the `Display` of an error, are code of the program,
-//! which may do anything:
+//! For integers, booleans, strings and errors, the visitor has methods of its own; an error is formatted with
+//! `Display`. All other values, floating-point numbers among them, are formatted with `Debug`. The `Debug` of a value,
+//! and the `Display` of an error, are code of the program, which may do anything:
 //!
-//! - The code may write events. Such an event gets a separate message, and while `Debug` runs, no lock that
-//!   it could need is held.
-//! - The code may write events whose fields have the same code, and so recurse without end. Below a few
-//!   levels, fields are left out.
+//! - The code may write events. Such an event gets a separate message, and while `Debug` runs, no lock that the code
+//!   could need is held.
+//! - The code may write an event with a field that the same code formats, and so recurse without end. So fields are
+//!   left out if more than a few formattings are nested.
 //! - The code may panic. The text that was written before stays, `<panicked>` follows, and the program
 //!   continues.
 
@@ -26,8 +26,7 @@ use tracing_core::{Event, Metadata};
 /// The prefix of the names of fields that set a counter. The rest of the field's name is the name of the
 /// counter.
 pub(crate) const COUNTER: &str = "counter.";
-/// The name of the field by which a span asks for an async slice. The value of the field is the name of the
-/// track.
+/// The name of the field that gives a span an async slice. The value of the field is the name of the track.
 pub(crate) const TRACK: &str = "atrace.track";
 /// The name of the field whose value names a span, for OpenTelemetry and for this crate.
 pub(crate) const OTEL_NAME: &str = "otel.name";
@@ -37,8 +36,8 @@ pub(crate) const SEPARATOR: &str = ", ";
 
 const IS: &str = " = ";
 pub(crate) const MESSAGE: &str = "message";
-/// The maximum number of formattings that may be nested in each other. An event or span within that many formattings
-/// leaves out its fields.
+/// The maximum number of formattings that may be nested in each other. An event or span within that many formattings is
+/// written without its fields.
 const DEEPEST: u32 = 4;
 
 thread_local! {
@@ -71,8 +70,8 @@ pub(crate) fn catching<'a>(writer: &mut NameWriter<'a>, format: impl FnOnce(&mut
     }
 }
 
-/// Appends the pieces one after the other. This function is not inlined: it is for rare cases, and for values, which
-/// have any length.
+/// Appends the pieces one after the other. This function is not inlined, because it is used in rare cases, and for
+/// values, which may be long.
 #[inline(never)]
 pub(crate) fn push<const N: usize>(writer: &mut NameWriter<'_>, pieces: [&str; N]) {
     writer.push_pieces(pieces);
@@ -115,8 +114,8 @@ pub(crate) fn with_span<T>(
     then(shown, &track)
 }
 
-/// Writes the name that a field gives to a span into `buffer`, and returns the name: the value of the first field of
-/// `record` that is listed in `names`. The name is empty if there is no such field.
+/// Writes the name that a field gives to a span into `buffer`, and returns the name: the value of the first field that
+/// `record` visits and that is listed in `names`. The name is empty if there is no such field.
 #[cold]
 #[inline(never)]
 pub(crate) fn name_in<'a>(
@@ -127,7 +126,7 @@ pub(crate) fn name_in<'a>(
     buffer.write(|writer| guarded(writer, |writer| record(&mut NameField { writer, names })))
 }
 
-/// A visitor that writes a span's name.
+/// A visitor that writes the name that a field gives to a span.
 struct NameField<'a, 'b> {
     writer: &'a mut NameWriter<'b>,
     names: &'a [Cow<'static, str>],
@@ -159,15 +158,15 @@ pub(crate) fn append(stored: &mut String, text: &str) {
     stored.push_str(cut(text, TEXT_MAX.saturating_sub(stored.len())));
 }
 
-/// A value of [`FieldText::first`] that no length reaches. It is used for a span: the span's name is the first text, so
-/// every field gets a separator.
+/// A value of [`FieldText::first`] that the length of a message never reaches. It is used for spans: the span's name is
+/// the first text, so every field gets a separator.
 const NOWHERE: usize = usize::MAX;
 
 /// A visitor that writes fields as text.
 struct FieldText<'a, 'b> {
     writer: &'a mut NameWriter<'b>,
-    /// The length of the message at which the text of an event begins. The text at this position gets no
-    /// separator.
+    /// The length of the message before the text of the event is written. The first text of the event, which is at this
+    /// position, gets no separator.
     first: usize,
     /// Whether fields other than the message are written.
     fields: bool,
@@ -274,7 +273,7 @@ impl Visit for FieldText<'_, '_> {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // A fast path for the message, which comes first if there is one.
+        // This is a fast path for the message, which is the first field if there is a message.
         if self.is_first() && field.name() == MESSAGE {
             let _ = write!(self.writer, "{value:?}");
             return;

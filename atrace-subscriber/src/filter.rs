@@ -26,27 +26,29 @@ use crate::interest_cache::{Answer, Follower, ORDINARY};
 /// # };
 /// ```
 ///
-/// As a layer, `.with(AtraceFilter::default())`, it silences the *whole stack* while the tag is off. Use the filter in
-/// this way if all layers of the program are only needed while tracing is on. While tracing is off, the layers cost
-/// nothing. [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter) does the same for a subscriber
-/// without other layers.
+/// As a layer, `.with(AtraceFilter::default())`, the filter silences the *whole stack* while the tag is off. Use the
+/// filter in this way if all layers of the program are only needed while tracing is on. While tracing is off, the
+/// layers cost nothing. [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter) does the same for a
+/// subscriber without other layers.
 ///
 /// The filter can be combined with other filters: `AtraceFilter::default().and(LevelFilter::DEBUG)`, with
 /// `tracing_subscriber::filter::FilterExt` in scope. As the filter of a layer, it also applies the user's filter
-/// ([`ATRACE_FILTER`](crate#filters)). As a layer, it does not: the layers and subscribers of this crate apply the
-/// user's filter themselves, and other layers see all spans and events while the tag is on.
+/// ([`ATRACE_FILTER`](crate#filters)). As a layer, the filter does not apply the user's filter: the layers and
+/// subscribers of this crate apply the user's filter themselves, and other layers get all spans and events while the
+/// tag is on.
 ///
 /// # Caching
 ///
-/// While the tag is off, a callsite that no other layer wants is cached as disabled, and the maximum level is the
-/// maximum level of the other layers. While the tag is on, the filter of a layer is asked at each span and event that
-/// `ATRACE_FILTER` does not exclude, and its answers are not cached, because `tracing-subscriber` loses spans of layers
-/// with a cached filter if the program queries another callsite in between ([tokio-rs/tracing#2519][issue]).
+/// While the tag is off, `tracing` caches a callsite that no other layer wants as disabled, and the maximum level is
+/// that of the other layers. While the tag is on, a filter of a single layer is called at each span and event that
+/// `ATRACE_FILTER` does not exclude. Its answers are not cached: `tracing-subscriber` loses spans of a layer whose
+/// filter's answers are cached, if the program queries another callsite before it creates the span
+/// ([tokio-rs/tracing#2519][issue]).
 ///
-/// The caches are rebuilt after a switch of tracing as described at
-/// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter), on an ordinary thread, if the stack
-/// contains an [`AtraceLayer`](crate::AtraceLayer), an [`AtraceSubscriber`](crate::AtraceSubscriber) or this type as a
-/// layer. If no stack of the process contains any of these, the filter is asked at each span and event.
+/// After a switch of tracing, an ordinary thread rebuilds the caches, as described at
+/// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter). This requires that a stack contains an
+/// [`AtraceLayer`](crate::AtraceLayer), an [`AtraceSubscriber`](crate::AtraceSubscriber) or this type as a layer. If no
+/// stack of the process contains one of these, the filter is called at each span and event.
 ///
 /// [issue]: https://github.com/tokio-rs/tracing/issues/2519
 #[derive(Debug)]
@@ -70,10 +72,12 @@ impl AtraceFilter {
         Self { tag, follower: Follower::new(), directives: Directives::of_process() }
     }
 
-    /// Uses no thread that notices a switch of tracing. Without the thread, `tracing` can cache no answer. So every new
-    /// span and every event checks the tag, which costs a few nanoseconds while the tag is off.
+    /// Makes the filter work without the thread that notices switches of tracing. Without this thread, `tracing` can't
+    /// cache the filter's answers. So the tag is checked at every new span and every event, which costs a few
+    /// nanoseconds while the tag is off.
     ///
-    /// An [`AtraceSubscriber`](crate::AtraceSubscriber) without other layers has such a filter as a layer:
+    /// To use a filter without the thread for an [`AtraceSubscriber`](crate::AtraceSubscriber) that has no other
+    /// layers, add the filter as a layer:
     ///
     /// ```
     /// use atrace_subscriber::{AtraceFilter, AtraceSubscriber};

@@ -2,13 +2,14 @@
 //! until it closes.
 //!
 //! Slices on one track must nest. A lane is a track that shows one outermost life at a time, usually that of a root
-//! span, and, within that life, the lives of descendants that fit. A life nests on its parent's lane if the parent's
-//! life is the innermost one on that lane, and if the lane has had no event since the life began. A life that does not
-//! fit takes a lane of its own, as the life of a root span does. A free lane is used again by a later life of the same
-//! name. So there are hardly more lanes than lives that are open at the same time.
+//! span, and, within that life, the lives of descendants that fit. A life is nested in its parent's life, on the
+//! parent's lane, if the parent's life is the innermost life on that lane, and if the lane has had no event since the
+//! nested life began. A life that does not fit there takes another lane, as the life of a root span does. A free lane
+//! is used again by a later life of the same name. So there are hardly more lanes than lives that are open at the same
+//! time.
 //!
-//! All lanes of a name have that name, and differ by a number. Free lanes of a name form a Treiber stack (`slots.rs`).
-//! Lanes are allocated in chunks and never move. No thread waits.
+//! Several lanes may have the same name; their tracks differ by a number. The free lanes of a name form a Treiber stack
+//! (`slots.rs`). Lanes are allocated in chunks and never move. No thread waits.
 
 mod occupancy;
 
@@ -28,11 +29,12 @@ const FIRST_CHUNK: usize = 16;
 /// The maximum number of chunks of lanes.
 const CHUNKS: usize = 20;
 /// The number of lists of free lanes. A name gets a list of its own if one of the [`TRIES`] entries that are tried for
-/// it is free. Otherwise it shares the list of another name.
+/// the name is free. Otherwise the name shares a list with another name.
 const NAMES: usize = 256;
-/// The number of entries that are tried in the table of names.
+/// The number of entries that are tried for a name in the table of names.
 const TRIES: usize = 8;
-/// The maximum number of free lanes that are tried for a life that began before the present moment.
+/// The maximum number of free lanes that are tried for a life. A life whose begin is written late may not fit on the
+/// first of them.
 const PASSED: usize = 8;
 
 /// A lane, by its index.
@@ -41,11 +43,12 @@ pub(crate) struct Lane(u32);
 
 struct Entry {
     link: Link,
-    /// The index of the lane's name.
+    /// The index of the lane's name among [`OF_NAMES`].
     name: AtomicU32,
-    /// The lane's number among the lanes with this index.
+    /// The lane's number among the lanes whose names have the same index.
     number: AtomicU32,
-    /// The callsite of the outermost life on the lane, or of the last one. It gives the track its name.
+    /// The callsite of the outermost life on the lane or, if the lane is free, of the last outermost life. The track
+    /// has the callsite's name.
     callsite: AtomicU32,
     /// The hash of the lane's name.
     hash: AtomicU64,
@@ -64,8 +67,8 @@ impl Entry {
         }
     }
 
-    /// Returns the cookie of the lane's track. Its high bits avoid the small numbers that programs choose, and the
-    /// numbers of spans.
+    /// Returns the cookie of the lane's track. The two highest bits are set, so that the cookie differs from the small
+    /// numbers that programs choose, and from the cookies of spans.
     fn cookie(&self) -> i32 {
         (self.number.load(Ordering::Relaxed) | 0xc000_0000).cast_signed()
     }
@@ -114,7 +117,7 @@ impl Lane {
     }
 
     /// Takes a free lane of the callsite's name for a life that began at `time`, or makes a lane. Returns `None` if
-    /// there is no room.
+    /// there is no room for another lane.
     pub(crate) fn take(callsite: Callsite, life: u64, time: u64) -> Option<Self> {
         let seen = Cell::new(None);
         let link = |index| {
@@ -126,7 +129,7 @@ impl Lane {
         let mut passed = [0; PASSED];
         let mut count = 0;
         let mut found = None;
-        // A life whose begin is written late does not fit on a lane that another life has left since.
+        // A life whose begin is written late does not fit on a lane that another life has left after `time`.
         while let Some(index) = of_name.free.take(link) {
             found = seen.get().filter(|lane| lane.occupancy.is_silent_since(time)).map(|lane| (index, lane));
             if found.is_some() {
@@ -163,18 +166,18 @@ impl Lane {
         Some((index, lane))
     }
 
-    /// Puts a life that began at `time` on this lane, on which its parent's life is. Returns false if the life does not
-    /// fit on the lane.
+    /// Puts a life that began at `time` on this lane, in the life of its parent, whose number is `parent`. Returns
+    /// false if the life does not fit on the lane.
     pub(crate) fn nest(self, parent: u64, life: u64, time: u64) -> bool {
         entry(self.0).is_some_and(|lane| lane.occupancy.nest(parent, life, time))
     }
 
-    /// Removes the innermost life, which ends at `now`, from the lane. First calls `end` with the time of the end, to
-    /// write the end. `below` is the life in which the removed life is nested; if it is 0, there is none, and the lane
-    /// becomes free.
+    /// Removes the innermost life, which ends at `now`, from the lane. First calls `end` with the time of the end, so
+    /// that `end` writes the end. `below` is the number of the life in which the removed life is nested. If `below` is
+    /// 0, the removed life is not nested, and the lane becomes free.
     ///
-    /// Threads may read the clock in one order and arrive here in another order. So the end gets a later time than each
-    /// earlier event of the lane.
+    /// Threads may read the clock in one order and call this function in another order. So the end gets a time that is
+    /// later than the lane's last event, even if `now` is not.
     pub(crate) fn leave(self, below: u64, now: u64, end: impl FnOnce(u64)) {
         let Some(lane) = entry(self.0) else { return end(now) };
         lane.occupancy.leave(below, now, end);

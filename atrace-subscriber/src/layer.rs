@@ -76,18 +76,18 @@ impl<const IN_STACK: bool> Atrace<IN_STACK> {
     /// Names a span by the value of its field `field`, if it has that field, instead of the name in the
     /// program.
     ///
-    /// The field `otel.name` always names a span, as with `tracing-opentelemetry`. If a span has several such
-    /// fields, the first of them counts. The field may be given when the span is created, or
-    /// [recorded](tracing_core::span::Record) later; in that case, the next slice of the span has the name. The
-    /// field is still shown as a field.
+    /// The field `otel.name` always names a span, as with `tracing-opentelemetry`. If several fields of a span name it,
+    /// the first of them counts. The field may be given when the span is created, or
+    /// [recorded](tracing_core::span::Record) later. A name that is recorded later appears from the next slice of the
+    /// span on. A field that names a span is still shown as a field, too.
     #[must_use]
     pub fn with_name_field(mut self, field: impl Into<Cow<'static, str>>) -> Self {
         self.recorder.name_fields.push(field.into());
         self
     }
 
-    /// Stores the fields of spans even while the tag is off, for spans that are entered after the tag is switched
-    /// on.
+    /// Stores the fields of spans even while the tag is off. So a span that was created while the tag was off has its
+    /// fields if it is entered after the tag is switched on.
     ///
     /// Without this option, a span that was created while the tag was off appears with only its name. With this
     /// option, all fields of all spans are formatted even while the tag is off. With a filter, no spans are
@@ -105,10 +105,10 @@ impl<const IN_STACK: bool> Atrace<IN_STACK> {
     /// The span of a future is entered at each poll: slices on threads show the polls, the async slice shows the
     /// whole *life*, from the creation of the span until it closes. See [lives](crate#lives).
     ///
-    /// The default is [`Beside`](AsyncSpans::Beside) for Perfetto and [`Never`](AsyncSpans::Never)
-    /// for ATrace. An event of ATrace always has the present time, so it must be known at the creation of a span
-    /// whether the span has an async slice. For ATrace, the track of an async slice has the name of the span's
-    /// target.
+    /// The default is [`Beside`](AsyncSpans::Beside) for Perfetto and [`Never`](AsyncSpans::Never) for ATrace. An event
+    /// of ATrace always has the present time, so the begin of an async slice must be written at the span's creation,
+    /// when it is not known yet whether the span is asynchronous. For ATrace, the track of an async slice has the name
+    /// of the span's target.
     ///
     /// A span with a field `atrace.track = "name"` has an async slice on the track of that name from its creation
     /// on, whatever this option says. A span that is created while the tag is off has no async slice.
@@ -209,7 +209,7 @@ fn enter_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
     let in_registry = || {
         let in_registry = context.span(id)?;
         let metadata = in_registry.metadata();
-        // For Perfetto any span may be stored, because of the spans that it follows from.
+        // For Perfetto, even a span without fields may be stored, because of the spans that it follows from.
         let may_be_stored = recorder.may_store(metadata) || atrace::tracer::is_perfetto_enabled();
         let stored =
             if may_be_stored { in_extensions(&in_registry.extensions(), recorder.owner) } else { None };
@@ -223,16 +223,17 @@ fn enter_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
 #[cold]
 #[inline(never)]
 fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(recorder: &Recorder, id: &Id, context: Context<'_, S>) {
-    // Billed only while the tag may be enabled, as an enter is.
+    // The exit is billed only while the tag may be enabled, as the enter is.
     let metadata = || context.metadata(id).filter(|_| recorder.may_be_enabled());
     recorder.billed(metadata, Call::Exit, || recorder.exit_other(id.into_u64()));
 }
 
-/// Closes a span if [`Recorder::close_left_last`] has returned false. This function is not inlined, for the same reason
-/// as [`new_span`].
+/// Closes a span for which [`Recorder::close_left_last`] has returned false. This function is not inlined, for the same
+/// reason as [`new_span`].
 ///
-/// The registry drops the span's data some time after it has reported the close, and sometimes never: a span that
-/// closes while the close of another span is reported on the same thread stays in the registry.
+/// The stored span is closed here and not when the registry drops the span's data. The registry drops the data some
+/// time after it has reported the close, and sometimes never: a span that closes while the close of another span is
+/// reported on the same thread stays in the registry.
 #[inline(never)]
 fn close<S: Subscriber + for<'a> LookupSpan<'a>>(recorder: &Recorder, id: &Id, context: Context<'_, S>) {
     let stored = |id: &Id| stored(&context.span(id)?, recorder.owner, id);
@@ -253,8 +254,8 @@ fn write_event(recorder: &Recorder, event: &Event<'_>) {
     });
 }
 
-/// The functions pass spans and events to the recorder. They are compiled anew for each type of a subscriber stack, so
-/// they contain as little code as possible.
+/// These functions pass spans and events to the recorder. They are compiled anew for each type of a subscriber stack,
+/// so they contain as little code as possible.
 impl<S: Subscriber + for<'a> LookupSpan<'a>, const IN_STACK: bool> Layer<S> for Atrace<IN_STACK> {
     fn on_register_dispatch(&self, dispatch: &Dispatch) {
         self.recorder.prepare();
@@ -349,8 +350,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, const IN_STACK: bool> Layer<S> for 
     }
 }
 
-/// The stored spans of this crate's layers for one span of the registry, without those that only the table by ids has.
-/// The registry drops this value after the span closed, or never (see [`close`]).
+/// The stored spans that this crate's layers have for one span of the registry, except stored spans that are only in
+/// the table of [`by_id`]. The registry drops this value after the span has closed, or never (see [`close`]).
 struct StoredSpans {
     first: (Owner, Span),
     others: Vec<(Owner, Span)>,
@@ -364,8 +365,8 @@ impl Drop for StoredSpans {
     }
 }
 
-/// Stores a span of the registry in the table by ids. If the table has no room, or the span may have a life and has
-/// fields, stores the span in the extensions as well, which allocates.
+/// Adds a stored span to the table of [`by_id`], if the table has room. If the table has no room, or if the span has
+/// fields and may have a life, adds the stored span to the extensions of the registry's span, which allocates.
 #[inline(never)]
 fn store<S: Subscriber + for<'a> LookupSpan<'a>>(
     context: &Context<'_, S>,
@@ -388,7 +389,7 @@ fn store<S: Subscriber + for<'a> LookupSpan<'a>>(
     }
 }
 
-/// Returns the stored span for a span of the registry, which has this id.
+/// Returns the owner's stored span for the span of the registry that has this id.
 #[inline(always)]
 fn stored<'a, R: LookupSpan<'a>>(in_registry: &SpanRef<'a, R>, owner: Owner, id: &Id) -> Option<Span> {
     by_id::find(flow_id(owner, id.into_u64())).or_else(|| in_extensions(&in_registry.extensions(), owner))

@@ -32,11 +32,12 @@
 //!
 //! # One backend
 //!
-//! [`atrace`] chooses a backend for each event: Perfetto if only a session wants it, or if the property
-//! `debug.atrace.prefer_sdk` has the tag's bit; else ATrace.
-//! [`only_atrace`](atrace::tracer::only_atrace) and [`only_perfetto`](atrace::tracer::only_perfetto) return a tag for
-//! one backend. A subscriber, layer or filter with such a tag follows that backend alone. Two layers, one for each
-//! backend, write each event to every backend that wants it.
+//! [`atrace`] chooses a backend for each event. The event goes to Perfetto if its tag is enabled only by a session, or
+//! if its tag is enabled for both backends and the property `debug.atrace.prefer_sdk` has the tag's bit. Otherwise the
+//! event goes to ATrace. [`only_atrace`](atrace::tracer::only_atrace) and
+//! [`only_perfetto`](atrace::tracer::only_perfetto) return a tag for one backend. A subscriber, layer or filter with
+//! such a tag ignores the other backend. Two layers, one for each backend, write each event to every backend that wants
+//! it.
 //!
 //! ```
 //! use atrace::AtraceTag;
@@ -64,21 +65,22 @@
 //! # let _ = (alone, tracing_subscriber::registry().with(layer));
 //! ```
 //!
-//! Without recompiling the program, its user sets the variable `ATRACE_FILTER`, or runs `atrace run --filter`. The
-//! value is a list of targets and levels in the language of [`Targets`](tracing_subscriber::filter::Targets), such as
-//! `info,sqlx=off`. An event or a span is then recorded only if it passes both filters. The variable is read once per
-//! process. If its value is wrong, an error is printed on stderr and nothing is filtered. Processes with elevated
-//! rights ignore the variable.
+//! A user can add a filter without recompiling the program: by the environment variable `ATRACE_FILTER`, or by
+//! `atrace run --filter`. This filter is a list of targets and levels in the language of
+//! [`Targets`](tracing_subscriber::filter::Targets), such as `info,sqlx=off`. An event or a span is then recorded only
+//! if it passes both the program's filter and the user's filter. The variable is read once per process. If its value
+//! can't be parsed, an error is printed on stderr and the variable is ignored. Processes with elevated rights always
+//! ignore it.
 //!
 //! | the program uses | a callsite that `ATRACE_FILTER` excludes |
 //! |---|---|
 //! | [`AtraceSubscriber`] alone | is disabled: it costs what it costs without a subscriber |
-//! | a layer with an [`AtraceFilter`] | the same, unless another layer wants it |
+//! | a layer with an [`AtraceFilter`] | is disabled, too, unless another layer wants it |
 //! | a layer without a filter | is not recorded; each event and span is compared with the directives |
 //!
 //! The feature `live` is for a program that hangs:
 //! [`live::LiveLayer`](https://docs.rs/atrace-subscriber/latest/atrace_subscriber/live/), a layer, shows which spans
-//! are alive, where each was created and which threads are inside.
+//! are alive, where each span was created, and which threads are in it.
 //!
 //! [`metered`] measures how much processor time each span or event costs, with the types of this crate or with any
 //! other subscriber.
@@ -112,8 +114,8 @@
 //!
 //! # How spans and events are shown by Perfetto
 //!
-//! If events go to Perfetto ([`atrace::perfetto`]; [One backend](#one-backend) says when), fields are not text: a viewer gets
-//! constant names, and values with their types.
+//! If events go to Perfetto ([`atrace::perfetto`]; [One backend](#one-backend) says when), fields are not added to
+//! names as text: a viewer gets constant names, and arguments with their types.
 //!
 //! | in the program | in the trace |
 //! |---|---|
@@ -136,10 +138,10 @@
 //! | a value that panics | the text written so far and `<panicked>`, and nothing further of that event |
 //! | a text argument of more than 997 bytes, or for which there is less room | its beginning and `…`; if arguments have no room, an argument `left_out` has their number |
 //!
-//! The constant data of a callsite is sent once by each thread, and again after many events. If a program has more than
-//! 16,000 callsites, each event of a further callsite contains the callsite's data. [`AtraceSubscriber`] alone usually
-//! stores nothing about a span without fields if the last 16 spans of its callsite were synchronous, so no arrow leads
-//! to or from such a span.
+//! The constant data of a callsite, such as its source location, is sent once by each thread, and again after many
+//! events. If a program has more than 16,000 callsites, each event of a further callsite contains the callsite's data.
+//! Without other layers, [`AtraceSubscriber`] usually stores nothing about a span without fields if the last 16 spans
+//! of its callsite were [synchronous](#lives). So no arrow leads to or from such a span.
 //!
 //! # Lives
 //!
@@ -149,78 +151,91 @@
 //! descendants show what the request did, and the gaps between the polls show where the request waited.
 //!
 //! - *Which spans.* A synchronous span is entered once, on one thread, and closes right after it was left. It needs no
-//!   life. All other spans that are entered have a life (*Callsites* has the exceptions). Whether a span is synchronous
-//!   becomes known only later: when it is entered again, when its thread has left it and enters another span, when the
-//!   life of a descendant begins, when the span closes, or up to 100 ms after its thread has left it (after its
-//!   creation, if it was never entered). If the last 16 spans of its callsite were synchronous, the crate does not
-//!   notice when the thread leaves the span; the other signs count, and instead of 100 ms it takes half a second from
-//!   the first entry. The life then appears in the trace with the time of the creation. So a span that hangs, or that
-//!   is alive when the process is killed, is in the trace.
-//! - *Callsites.* If the last span of a callsite was asynchronous, the life of the callsite's next span begins at once.
-//!   If that next span turns out to be synchronous, it has a life nevertheless. After 16 synchronous spans of a
-//!   callsite without fields, only every 1024th span is examined; so the first asynchronous spans after that may have
-//!   no life.
-//! - *Lanes.* Lives are on *lanes*: tracks with the name of the outermost span on them, usually a root span. A life
-//!   nests on its parent's lane. A life that overlaps a sibling takes a free lane of its own name. So there are hardly
-//!   more lanes than lives that are open at the same time.
-//! - The parent of a span is the explicit parent or, without one, the innermost stored span that the thread was in (of
-//!   the 32 outermost spans on the thread, the innermost 16 are examined). A span closes after the lives of its children, as in a `Registry`. (With [`AtraceSubscriber`] alone, a span does not
-//!   wait for a child whose life has not begun yet.)
-//! - *Numbers.* Every life has an argument `span`, the number of the span in its process, and an argument `parent`,
-//!   the number of its parent, if the parent is stored. The polls have the same arguments, so SQL can join polls and
-//!   lives (`docs/perfetto.md` has queries). The first slice of a span may lack the arguments, if the last 16 spans
-//!   of its callsite were synchronous.
+//!   life. All other spans that are entered have a life (for the exceptions see *Callsites*). A span is known to be
+//!   asynchronous at the first of these signs: the span is entered again; its thread, after leaving the span, enters
+//!   another span; the life of a descendant begins; the span closes, but not right after its exit; or up to 100 ms have
+//!   passed since its thread left the span (or since its creation, if it was never entered). If the last 16 spans of
+//!   the callsite were synchronous, the crate does not notice when the thread leaves the span. Then the second sign
+//!   does not count, and half a second from the first entry takes the place of the 100 ms. Once the span is known to be
+//!   asynchronous, its life begins in the trace, with the time of the span's creation. So the trace contains a span
+//!   that hangs, or that is alive when the process is killed.
+//! - *Callsites.* If the last span of a callsite was asynchronous, the life of the callsite's next span begins when
+//!   that span is created. If that next span turns out to be synchronous, it has a life nevertheless. After 16
+//!   synchronous spans in a row of a callsite without fields, only every 1024th span of the callsite is examined. So
+//!   asynchronous spans have no life until one of them is examined.
+//! - *Lanes.* Lives are drawn on *lanes*. A lane is a track with the name of the outermost span on it, usually a root
+//!   span. A life is nested in the life of the span's parent, on the same lane. A life that overlaps the life of a
+//!   sibling is instead put on a free lane with the name of its own span. So there are hardly more lanes than lives
+//!   that are open at the same time.
+//! - *Parents.* The parent of a span is its explicit parent. Without an explicit parent, it is the innermost stored
+//!   span that the thread was in at the creation. (Of the 32 outermost spans that the thread is in, the innermost 16
+//!   are examined.) A span closes only after the lives of its children have ended, as in a `Registry`. (Without a
+//!   registry, a span does not wait for a child whose life has not begun yet.)
+//! - *Numbers.* Every life has an argument `span`, a number that identifies the span within its process. If the parent
+//!   is stored, the life also has an argument `parent`, the parent's number. The polls have the same arguments, so SQL
+//!   can join polls and lives (`docs/perfetto.md` has such queries). The first slice of a span may lack these
+//!   arguments, if the last 16 spans of its callsite were synchronous.
 //! - *Sessions.* A span that is created while tracing is off, or while its events go to ATrace, has no life. A life is
 //!   written only to the sessions that were open when its begin was written.
 //!
-//! [`with_async_spans`](AtraceLayer::with_async_spans) selects slices on threads only, lives only, or both. If a span
-//! is asynchronous and nothing more happens to it, the thread of the [`watch`](mod@atrace::watch) begins its life. This
-//! thread wakes 20 times a second while a session wants events, and otherwise sleeps. Without this thread, as in a
-//! forked child, such a life begins later, for example when the span closes.
+//! [`with_async_spans`](AtraceLayer::with_async_spans) selects slices on threads only, lives only, or both. If nothing
+//! more happens to an asynchronous span, the thread of the [`watch`](mod@atrace::watch), which notices switches of
+//! tracing, begins the life of the span. This thread wakes 20 times a second while a session wants events, and
+//! otherwise sleeps. Without this thread, as in a forked child, such a life begins later, for example when the span
+//! closes.
 //!
 //! # Features
 //!
 //! - `perfetto` (default): the backend for Perfetto's service. This feature enables the feature of the same name of
 //!   [`atrace`].
 //! - `log` (default): with a filter, the maximum level of the crate `log` follows the maximum level of `tracing` at
-//!   each switch of tracing, if the two agreed before.
+//!   each switch of tracing, if the two levels were equal before.
 //! - `log-bridge`: `init_log` and `init_log_beside`, for a program that uses only `log`.
 //! - `live`: the module `live`, with a layer that records which spans are alive and where each span was created.
 //!
 //! # Rules
 //!
-//! *Pairing.* When a thread leaves a span whose begin was written, it writes the end, even if tracing was switched
+//! *Pairing.* When a thread leaves a span whose begin was written, the end is written, even if tracing was switched off
 //! meanwhile. No end is written without its begin. All subscribers and layers of a process share one span stack per
-//! thread. Slices that the program itself begins with [`atrace::atrace_begin`] must lie within a span or enclose it.
+//! thread. A slice that the program itself begins with [`atrace::atrace_begin`] must not overlap a span's slice in
+//! part: it must lie within that slice or enclose it.
 //!
 //! *Threads.* A span may be created on one thread, and entered, recorded and closed on other threads. A thread may
-//! still trace while it ends.
+//! still create spans and events while the thread ends.
 //!
-//! *Formatting.* The `Debug` of a value may itself write events. If four formattings are nested in this way, an event
-//! within the innermost one is written without its fields and its message.
+//! *Formatting.* The `Debug` of a value may itself write events, whose values are then formatted, too. If four
+//! formattings are nested in this way, an event that the innermost formatting writes has neither its fields nor its
+//! message.
 //!
-//! *Switching.* Without a filter, a switch takes effect at the next event. With a filter, a thread of this process
-//! must notice the switch first, which takes about a millisecond if that thread gets a processor. See
+//! *Switching.* Without a filter, a switch of tracing takes effect at the next event. With a filter, a thread of this
+//! process must notice the switch first. This takes about a millisecond if a processor is free for that thread. See
 //! [`AtraceSubscriber::with_filter`].
 //!
 //! *Signals.* With [`AtraceSubscriber`] alone, a signal handler may create, enter and leave spans wherever it
-//! interrupts its thread; it must leave the spans that it has entered. (A `Registry` panics if a handler interrupts it
-//! and uses it.) A handler must not allocate or wait for a lock. At the first use of a callsite `tracing` may take a
-//! lock, and this crate allocates if its table of callsites has to grow. This crate also allocates when more stored
-//! spans are alive than ever before (spans with fields; for Perfetto also others), when more [lives](#lives) are open than
-//! ever before, when the fields of a span need more room than before, for a span with a field `atrace.track` or with a
-//! field that names it (`otel.name`), or when a thread is more than 32 spans deep for the first time. To make sure that no
-//! handler allocates, first create the largest number of spans that the program needs, let as many be asynchronous as it
-//! does, and enter them as deep as it does, outside of a handler.
+//! interrupts its thread. The handler must leave the spans that it has entered. (A `Registry` panics if a handler
+//! interrupts its code and uses it.) A handler must not allocate or wait for a lock. At the first use of a callsite,
+//! `tracing` may take a lock, and this crate allocates if its table of callsites has to grow. This crate also
+//! allocates:
 //!
-//! *Fork.* A child may trace at once, and waits for no thread of its parent. With a filter, its callsites stay
+//! - when more stored spans are alive than ever before (spans with fields are stored; for Perfetto also others),
+//! - when more [lives](#lives) are open than ever before,
+//! - when the fields of a span need more room than before,
+//! - for a span with a field `atrace.track`, or with a field that names the span (`otel.name`),
+//! - when a thread is more than 32 spans deep for the first time.
+//!
+//! To make sure that no handler allocates, first do all of this outside of a handler: create the largest number of
+//! spans that the program needs, let as many of them be asynchronous as the program does, and enter them as deep as the
+//! program does.
+//!
+//! *Fork.* A forked child may trace at once, and waits for no thread of its parent. With a filter, its callsites stay
 //! enabled or disabled as its parent's were during the fork, until the child calls [`after_fork`]. The child does not
-//! end the spans that its parent had entered. With a filter, `fork()` itself waits while another thread makes `tracing`
-//! ask about all callsites again, after a switch: usually for less than a millisecond, for about a second at most.
+//! end the spans that its parent had entered. With a filter, after a switch of tracing, another thread makes `tracing`
+//! query the subscribers about all callsites again. Meanwhile `fork()` waits: usually for less than a millisecond, for
+//! about a second at most.
 //!
 //! *Other systems.* On systems without ATrace the crate compiles, and writes nothing.
 //!
-//! The text format is that of AOSP's `libatrace_tracing_subscriber`. Perfetto's systrace importer reads it.
+//! The text format is that of AOSP's `libatrace_tracing_subscriber`. Perfetto's systrace importer reads this format.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod async_spans;
@@ -250,7 +265,7 @@ mod typed;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// The types that threads share. In the loom models they are loom's types.
+/// The atomic types that threads share. The loom models (`crates/models`) use loom's types in place of this module.
 mod sync {
     pub(crate) use std::sync::atomic;
 }

@@ -11,8 +11,9 @@ use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use crate::AtraceSubscriber;
 use crate::interest_cache::{OWN_LEVEL, set_log_level};
 
-/// Records what the program logs with the crate `log`. Installs an [`AtraceSubscriber`] with a
-/// [filter](AtraceSubscriber::with_filter), and a logger that passes records on to the subscriber.
+/// Writes what the program logs with the crate `log` to ATrace or to Perfetto. Installs an
+/// [`AtraceSubscriber`] with a [filter](AtraceSubscriber::with_filter), and a logger that passes
+/// records on to the subscriber.
 ///
 /// A program that uses only `log` and has no logger needs no other call. A program that has a logger calls
 /// [`init_log_beside`] instead. While tracing is off, the maximum level of `log` is [`Off`](LevelFilter::Off), so a

@@ -1,16 +1,16 @@
 //! Turns spans and events into slices, instants and counters, for the subscriber and the layer of this crate.
 //!
 //! - An event is written at once, as an instant, as counters or as both.
-//! - A new span is put into the span store if the tag is enabled and the span has fields or an async slice, or may have
-//!   a life (a slice from its creation until it closes). Its fields are formatted once, as text for ATrace or encoded
+//! - While the tag is enabled, a new span is put into the span store if it has fields or an async slice, or may have a
+//!   life (a slice from its creation until it closes). The fields are formatted once: as text for ATrace, or encoded
 //!   for Perfetto. While the tag is off, fields are stored only with the option
-//!   [`fields_while_off`](Recorder::fields_while_off): as text and, if the process may have sessions, encoded, too,
-//!   because either backend may be switched on later.
+//!   [`fields_while_off`](Recorder::fields_while_off). They are then stored as text and, if the process may have
+//!   sessions, also encoded, because either backend may be switched on later.
 //! - When a span is entered, the span stack begins a slice with the stored fields. When the span is left, the span
 //!   stack ends the slice.
 //!
-//! Fields are formatted before any lock is taken, because formatting runs code of the program, which may
-//! write events.
+//! Fields are formatted before any lock is taken, because formatting runs code of the program, which may write events
+//! and so need the same lock.
 
 use std::borrow::Cow;
 
@@ -32,24 +32,24 @@ use crate::span_store::lives::{Creation, identify, tick};
 use crate::span_store::{self, StoredSpan, Texts};
 use crate::{fields, typed};
 
-/// The options of a subscriber or layer, and the number that identifies it on the span stack.
+/// The options of a subscriber or layer, and the number that identifies the subscriber or layer on the span stack.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(crate) tag: AtraceTag,
     /// The tag, prepared for the most frequent checks.
     prepared: PreparedTag,
     pub(crate) owner: Owner,
-    /// The owner of the span stack's entries for which the fast path of an exit searches. If the recorder has a meter,
-    /// no entry has this owner, so the search fails and the slow path is taken.
+    /// The owner that the fast path of an exit compares with the owner of the span stack's last entry. If the recorder
+    /// has a meter, this is an owner that no entry has, so every exit takes the slow path, which is metered.
     pub(crate) unbilled: Owner,
     /// The directives of the user's filter (`ATRACE_FILTER`).
     pub(crate) directives: Directives,
     pub(crate) fields: bool,
     pub(crate) fields_while_off: bool,
-    /// Where spans are shown, or `None` if no option was set.
+    /// Where spans are shown, or `None` if the option was not set.
     pub(crate) async_spans: Option<AsyncSpans>,
-    /// Where the spans of certain targets are shown: spans whose target is the given text, or begins with that text and
-    /// `::`.
+    /// Where the spans of certain targets are shown. An entry is for the spans whose target is the entry's text, or
+    /// begins with that text and `::`.
     pub(crate) async_targets: Vec<(Cow<'static, str>, AsyncSpans)>,
     /// The names of the fields whose value becomes the name of a span.
     pub(crate) name_fields: Vec<Cow<'static, str>>,
@@ -96,14 +96,16 @@ impl Recorder {
         }
     }
 
-    /// Lets `atrace record` find the process, unless an option forbids that. The subscriber or layer is in use now.
+    /// Lets `atrace record` find the process, unless an option forbids that. Call this when the subscriber or layer
+    /// comes into use.
     pub(crate) fn attach(&self) {
         if self.attaches {
             atrace::atrace_init();
         }
     }
 
-    /// Calls `body`; if `ATRACE_BILL` is set, a meter counts the call for the callsite that `metadata` returns.
+    /// Calls `body`. If `ATRACE_BILL` is set, a meter counts and times the call for the callsite whose metadata
+    /// `metadata` returns.
     #[inline(always)]
     pub(crate) fn billed<R>(
         &self,
@@ -114,7 +116,7 @@ impl Recorder {
         billed(self.meter, metadata, call, body)
     }
 
-    /// Returns whether the recorder has neither a meter nor a filter of the user.
+    /// Returns whether the recorder has neither a meter nor a user's filter (`ATRACE_FILTER`).
     #[inline(always)]
     pub(crate) fn is_simple(&self) -> bool {
         self.is_simple
@@ -172,9 +174,8 @@ impl Recorder {
         self.is_special = true;
     }
 
-    /// Sets whether spans are shown on threads, as async slices, or both.
-    /// Sets where spans are shown whose target is `target`, or begins with `target` and `::`. The empty target stands
-    /// for all spans.
+    /// Sets where the spans of a target are shown: on threads, as async slices, or both. The option is for spans whose
+    /// target is `target`, or begins with `target` and `::`. The empty target stands for all spans.
     pub(crate) fn set_async_spans(&mut self, target: Cow<'static, str>, mode: AsyncSpans) {
         if target.is_empty() {
             self.async_spans = Some(mode);
@@ -186,8 +187,8 @@ impl Recorder {
         self.is_special |= self.may_be_async;
     }
 
-    /// Stores a new span, whose id in its registry is `id`. Returns `None` if the span need not be stored. `explicit`
-    /// finds the stored span of the parent that the attributes name.
+    /// Stores a new span, whose id in its registry is `id`. Returns `None` if the span need not be stored. If the
+    /// attributes name a parent, `explicit` finds the parent's stored span by its id.
     #[inline]
     pub(crate) fn new_span(
         &self,
@@ -210,22 +211,22 @@ impl Recorder {
         may_be_stored || self.is_special()
     }
 
-    /// Returns whether an option or a meter rules out the shortest path for new spans.
+    /// Returns whether a new span can't take the shortest path in the code, because of an option or a meter.
     #[inline(always)]
     pub(crate) fn is_special(&self) -> bool {
         self.is_special
     }
 
     /// Returns whether a span of this callsite that is created now must be passed to [`store`](Self::store). Call this
-    /// once for each new span, because it may call [`Callsite::has_to_be_watched`].
+    /// once for each new span, because it may call [`Callsite::has_to_be_watched`], which counts spans.
     #[inline(always)]
     pub(crate) fn may_store_now(&self, metadata: &'static Metadata<'static>) -> bool {
         let has_to_be_watched = || Callsite::of(metadata).is_some_and(Callsite::has_to_be_watched);
         self.may_store(metadata) || self.may_watch_now() && has_to_be_watched()
     }
 
-    /// Returns whether a span that is created now may have a life, so that it is stored even without fields if it has
-    /// to be watched.
+    /// Returns whether a span that is created now may have a life. If so, even a span without fields is stored if it
+    /// has to be watched (see [`Callsite::has_to_be_watched`]).
     #[inline(always)]
     pub(crate) fn may_watch_now(&self) -> bool {
         self.has_lives && self.prepared.may_be_in_session()
@@ -238,8 +239,8 @@ impl Recorder {
         !metadata.fields().is_empty() || self.may_be_async
     }
 
-    /// Returns the parent of a new span, if it is stored: the explicit parent or, without one, the innermost stored
-    /// span that this thread is in.
+    /// Returns the parent of a new span, if the parent is stored. The parent is the explicit parent or, without one,
+    /// the innermost stored span that this thread is in.
     #[inline(always)]
     fn parent(
         &self,
@@ -255,8 +256,8 @@ impl Recorder {
     }
 
     /// Stores a new span, if it has to be stored. `id` is the id that a registry has given to the span, or 0 without a
-    /// registry. Returns `None` if the span was not stored. `explicit` finds the stored span of the parent that the
-    /// attributes name.
+    /// registry. Returns `None` if the span was not stored. If the attributes name a parent, `explicit` finds the
+    /// parent's stored span by its id.
     #[inline(never)]
     pub(crate) fn store(
         &self,
@@ -308,7 +309,7 @@ impl Recorder {
         let has_life = !answers.has(Answers::NEVER) && track.is_empty();
         let has_track = !track.is_empty();
         let parent = if has_life || has_track { self.parent(attributes, explicit) } else { None };
-        // The arguments of a span that is presumed to have no life do not need its number.
+        // A span that is presumed to have no life needs no argument with the span's number.
         let is_presumed_sync = callsite.is_presumed_sync();
         let stored = StoredSpan::new(callsite.callsite, |new, texts| {
             let stored = new.stored;
@@ -433,7 +434,7 @@ impl Recorder {
         StoredSpan::new(Callsite::of(metadata)?, |_, _| ()).map(|stored| Span::stored(stored, false))
     }
 
-    /// Returns whether events go to Perfetto, which shows flows.
+    /// Returns whether events go to Perfetto, which shows flows (arrows between slices).
     pub(crate) fn wants_flows(&self) -> bool {
         self.enabled().is_some_and(|enabled| enabled.is_perfetto())
     }
@@ -443,8 +444,8 @@ impl Recorder {
         self.prepared.check().and_then(GateCheck::enabled)
     }
 
-    /// Records that a stored span follows from the span with the id `follows`: its slices are also part of that span's
-    /// flow.
+    /// Records that a stored span follows from the span with the id `follows`: the later slices of the stored span are
+    /// also part of the other span's flow.
     pub(crate) fn follows_from(&self, span: Span, follows: u64) {
         if let Some(mut texts) = span.in_slot().and_then(StoredSpan::texts_mut) {
             let mut args = Encoder::new();
@@ -453,7 +454,7 @@ impl Recorder {
         }
     }
 
-    /// Returns whether a field of this callsite may be the name of its spans.
+    /// Returns whether this callsite has a field that may give its spans a name.
     #[inline]
     fn may_be_named(&self, metadata: &Metadata<'_>) -> bool {
         self.name_fields.iter().any(|name| metadata.fields().field(&**name).is_some())
@@ -472,9 +473,9 @@ impl Recorder {
         most_special.or(self.async_spans)
     }
 
-    /// Adds fields that were recorded after the span's creation, and renames the span if one of the fields is its name.
-    /// The fields appear in slices that begin later and, for Perfetto, at the end of a slice that is open now on this
-    /// thread, and at the end of the life or the async slice.
+    /// Adds fields that were recorded after the span's creation, and renames the span if one of the fields names it.
+    /// The fields appear in the span's slices that begin later. For Perfetto, they also appear at the end of the span's
+    /// slices that are open now on this thread, and at the end of the span's life or async slice.
     pub(crate) fn record(&self, id: u64, span: Span, values: &Record<'_>) {
         if !(self.fields_while_off || self.is_enabled()) {
             return;
@@ -494,7 +495,8 @@ impl Recorder {
         else {
             return;
         };
-        // The values are formatted before anything is locked: their code may enter this span.
+        // The values are formatted before the span's texts are locked, because formatting runs code of the program,
+        // which may enter this span.
         if is_typed && is_perfetto_enabled() {
             let mut args = Encoder::new();
             typed::encode_span(&mut args, &CallsiteInfo::of(metadata), true, &|visit| values.record(visit));
@@ -538,15 +540,16 @@ impl Recorder {
         span_stack::enter(self.owner, id);
     }
 
-    /// Enters the span with this id in a registry while the tag is off. No slice begins, and nothing is recorded unless
-    /// this thread is in a recorded span.
+    /// Enters the span with this id in a registry while the tag is off. No slice begins, and the enter is recorded only
+    /// if this thread is already in a recorded span.
     #[inline(always)]
     pub(crate) fn enter_unseen_inside(&self, id: u64) {
         span_stack::enter_inside(self.owner, id);
     }
 
-    /// Leaves the span with this id, if this thread entered the span last and the span is neither metered nor watched.
-    /// Returns false if the caller must call [`exit_other`](Self::exit_other).
+    /// Leaves the span with this id, if this is the span that this thread entered last, and the exit need not be
+    /// reported to a meter or to the span store. Returns false if the caller must call
+    /// [`exit_other`](Self::exit_other).
     #[inline(always)]
     pub(crate) fn exit(&self, id: u64) -> bool {
         span_stack::exit(self.unbilled, id)
@@ -557,22 +560,23 @@ impl Recorder {
         span_stack::exit_other(self.owner, id);
     }
 
-    /// Closes the span with this id, while the tag is off, if the span is in the table by ids. Otherwise the registry
-    /// closes the span when it drops the extensions.
+    /// Closes the span with this id while the tag is off, if [`span_store::by_id`] finds the span. Otherwise the span
+    /// closes when the registry drops its extensions.
     #[cold]
     #[inline(never)]
     pub(crate) fn close_while_off(&self, id: u64) {
         span_store::by_id::find(flow_id(self.owner, id)).into_iter().for_each(span_stack::close);
     }
 
-    /// Closes the span with this id, if this thread left it last. Returns false if the registry must be asked.
+    /// Closes the span with this id, if this is the span that this thread left last. Returns false if the caller must
+    /// look for the span in the registry.
     #[inline(always)]
     pub(crate) fn close_left_last(&self, id: u64) -> bool {
         span_stack::close_left_last(self.owner, id)
     }
 
-    /// Writes an event. This function is not inlined: callers check [`may_be_enabled`](Self::may_be_enabled)
-    /// first, so this is not called while the tag is off.
+    /// Writes an event. This function is not inlined: callers check [`may_be_enabled`](Self::may_be_enabled) first, so
+    /// this function is not called while the tag is off.
     #[inline(never)]
     pub(crate) fn event(&self, event: &Event<'_>) {
         let Some(enabled) = self.prepared.check().and_then(GateCheck::enabled) else { return };
@@ -595,7 +599,7 @@ impl Answers {
     const OWNER: u32 = (1 << 24) - 1;
     const ARE_KNOWN: u32 = 1 << 24;
     const MAY_BE_NAMED: u32 = 1 << 25;
-    /// Fields of the spans may be shown, or may name a track.
+    /// Fields of the callsite's spans may be shown, or may name a track.
     const MAY_HAVE_TEXT: u32 = 1 << 26;
     /// Spans are shown on threads only ([`AsyncSpans::Never`]). If no mode was selected for the span's target, none of
     /// the bits `NEVER`, `BESIDE` and `INSTEAD` is set.
@@ -608,7 +612,7 @@ impl Answers {
         self.0 & bit != 0
     }
 
-    /// Returns whether the spans are stored even if they have no life.
+    /// Returns whether the spans of the callsite are stored even if they have no life.
     #[inline(always)]
     fn may_be_shown(self) -> bool {
         self.has(Self::MAY_BE_NAMED | Self::MAY_HAVE_TEXT | Self::BESIDE | Self::INSTEAD)

@@ -1,12 +1,13 @@
-//! Allocates the slots of spans (and the lanes), and counts the references to spans, without locks.
+//! Allocates, without locks, the slots in which spans are stored and the lanes (tracks) on which spans are shown, and
+//! counts the references to each span.
 //!
 //! Free slots form a Treiber stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", 1986). The head of
 //! the stack contains a count of its changes, because of the ABA problem: a compare-and-swap with an old head fails,
 //! whatever slots were popped and pushed meanwhile. The state of a slot contains the generation of its span (a number
-//! that changes with each span in the slot), so that the id of a closed span is recognised. No thread waits.
+//! that changes with each span in the slot), so that the id of a closed span is recognised as invalid. No thread waits.
 //!
-//! This file has no statics and shares data through `sync`, so that `crates/models/tests/slots.rs` can run it in every
-//! order of its threads with at most three preemptions.
+//! This file has no statics, and takes its atomics from `crate::sync`. So the loom model `crates/models/tests/slots.rs`
+//! can run this file in every order of the model's threads with at most three preemptions.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -46,8 +47,8 @@ impl Free {
         Self(head)
     }
 
-    /// Takes the slot that was freed last. The caller sees all data that was written to the slot before it was
-    /// freed.
+    /// Takes the slot that was freed last, and returns its index. `link` returns the link of a slot. The caller sees
+    /// all data that was written to the slot before it was freed.
     pub(crate) fn take<'a>(&self, link: impl Fn(u32) -> Option<&'a Link>) -> Option<u32> {
         let mut head = self.0.load(Ordering::Acquire);
         loop {
@@ -102,7 +103,7 @@ impl Life {
         high(life) == generation && low(life) > 0
     }
 
-    /// Adds a holder to the span. Returns whether the span is alive.
+    /// Adds a holder to the span if the span is alive. Returns whether a holder was added.
     #[inline]
     pub(crate) fn hold(&self, generation: u32) -> bool {
         let more = |life| (Self::is_alive(life, generation) && low(life) < u32::MAX).then(|| life + 1);

@@ -37,8 +37,8 @@ impl Span {
         Self(1 << 32 | Self::plain(callsite).0)
     }
 
-    /// Returns whether the span is the only span with its id. (All spans of a callsite that are not stored share an
-    /// id.)
+    /// Returns whether the span is the only span with its id. (Without a registry, all spans of a callsite that are not
+    /// stored share one id.)
     #[inline]
     pub(crate) const fn is_one(self) -> bool {
         self.0 >> 32 != 0
@@ -78,7 +78,7 @@ impl Span {
     fn callsite(self) -> Option<Callsite> {
         match self.in_slot() {
             Some(stored) => stored.callsite(),
-            // For no span this is a number that no callsite has.
+            // For `Span::NONE`, the result is a number that no callsite has.
             None => Some(Callsite::from_number((self.0 as u32).wrapping_sub(1))),
         }
     }
@@ -90,14 +90,14 @@ impl Span {
         self.in_slot().is_some_and(|stored| stored.release(is_just_left))
     }
 
-    /// Begins the life of the span (its slice from the creation until it closes), if the span is alive. The
-    /// calling thread has left the span.
+    /// Begins the life of the span (its slice from the creation until it closes), if the span is alive. The calling
+    /// thread must have left the span.
     #[cold]
     pub(crate) fn outlive(self) {
         self.in_slot().into_iter().for_each(StoredSpan::outlive);
     }
 
-    /// Returns whether both spans have the same callsite.
+    /// Returns whether both spans have the same callsite, and so the same name.
     pub(crate) fn has_name_of(self, other: Self) -> bool {
         self.metadata().zip(other.metadata()).is_some_and(|(one, other)| std::ptr::eq(one, other))
     }

@@ -1,15 +1,16 @@
 //! The span stack of each thread: the spans that the thread is in, and its open slices.
 //!
-//! An end closes the youngest slice of its thread, whichever subscriber began it. So all subscribers of the process
-//! share one stack per thread. The stack records which begins were written, and only their ends are written.
+//! An end event closes the youngest open slice of its thread, whichever subscriber began that slice. So all subscribers
+//! of the process share one stack per thread. The stack records which begins were written, and an end is written only
+//! if its begin was.
 //!
 //! # Spans left early
 //!
 //! A span may be left before spans that were entered later. In that case the slices of the later spans end together
 //! with the slice of the span that is left, and then begin again. If N spans are left in the order in which they were
-//! entered, this costs N² messages. So once a slice has begun again [`AGAIN`] times, the ends of spans that are left
-//! below it are *pending*: a pending end is written when the slices of the later spans end, or when as many ends are
-//! pending as slices would then begin again.
+//! entered, this costs N² messages. So once a slice has begun again [`AGAIN`] times, the end of a span that is left
+//! below that slice is not written at once: the end is *pending*. A pending end is written when the slices of the later
+//! spans end, or when as many ends are pending as slices would have to begin again.
 //!
 //! # Signals
 //!
@@ -17,23 +18,24 @@
 //! its enters and exits write only to entries at or above the present length of the stack. Three rules follow from
 //! this:
 //!
-//! - An enter raises the length before it writes the entry. So a handler that runs between the two steps does
-//!   not use the same entry.
+//! - An enter raises the length before it writes the entry. So a handler that runs between the two steps uses a higher
+//!   entry.
 //! - An exit takes the slice out of the entry before it lowers the length. So unused entries have no slice. An entry
 //!   that an interrupted enter has not written yet has no slice, either.
-//! - When a signal handler leaves a span, it examines the entries below its own entry only as long as their ends are
-//!   pending. While a handler can run, the end of the top entry is never pending. So the handler examines one entry
-//!   that it does not own, and does not change it.
+//! - When a signal handler leaves a span, it examines the entries below its own entry one by one, down to the first
+//!   entry whose end is not pending. While a handler can run, the end of the top entry is never pending. So the handler
+//!   examines only one entry that it does not own (the top entry of the interrupted code), and does not change that
+//!   entry.
 //!
-//! A signal handler may interrupt the thread while it allocates a part of the stack on the heap. The handler can't use
-//! that part, so spans that the handler enters are not recorded.
+//! A signal handler may interrupt the thread while the thread allocates a part of the stack on the heap. The handler
+//! can't use that part, so spans that the handler enters are not recorded.
 //!
 //! # Storage
 //!
 //! The stack is in a thread-local that, except on Android, has no destructor, so it works even while the thread ends.
-//! Only entries beyond a depth that few programs reach are on the heap. The slices of these entries end, at the latest,
-//! when that memory is freed. On Android, all thread-locals are freed when a thread ends, so all slices of the thread
-//! end then.
+//! Only entries beyond a depth that few programs reach are on the heap. The slices of the entries on the heap end, at
+//! the latest, when that memory is freed. On Android, all thread-locals are freed when a thread ends, so all slices of
+//! the thread end then.
 
 use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
@@ -49,8 +51,8 @@ use crate::span_store::{StoredSpan, by_id};
 const DEPTH: usize = 32;
 /// The maximum number of parts of a thread's span stack that are on the heap.
 const PARTS: usize = 20;
-/// The number of times that a slice begins again as soon as a span that was entered earlier is left. After that, ends
-/// wait, so that a slice seldom begins again.
+/// The number of times that a slice ends and begins again at once when a span that was entered earlier is left. After
+/// that, the end of such a span is pending for a while, so that the slice seldom begins again.
 const AGAIN: u32 = 8;
 
 thread_local! {
@@ -58,8 +60,8 @@ thread_local! {
     static DEEPER: DeeperEntries = const { DeeperEntries([const { OnceCell::new() }; PARTS]) };
 }
 
-/// Identifies a subscriber within the process: the *owner* of its entries on the span stack. The ids of spans
-/// are unique only within their subscriber.
+/// Identifies a subscriber or layer within the process, as the *owner* of its entries on the span stack. An entry
+/// contains its owner, because the ids of spans are unique only within their subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(u32);
 
@@ -80,17 +82,18 @@ impl Owner {
     }
 }
 
-/// The lowest of the bits that count how many times the slice has begun again. These bits are above those of the
-/// owner's number. If the count is not 0, the word does not equal the owner's number, so the fast path of [`exit`] does
-/// not handle the entry.
+/// The lowest of the bits of [`Entry::owner`] that count how many times the slice has begun again. These bits are above
+/// those of the owner's number. If the count is not 0, `Entry::owner` does not equal the owner's number, so the fast
+/// path of [`exit`] does not handle the entry.
 const BEGUN_AGAIN: u32 = 1 << 24;
 /// The bit for a *watched* span: when the thread leaves the span, the span store must be notified, because it is not
 /// yet known whether the span is synchronous. The bit stays set until the entry is used again or the span closes.
 const WATCHED: u32 = 1 << 29;
-/// The bit for a span whose fields were recorded since the slice began. The end of the slice has these fields as
-/// arguments.
+/// The bit for a span of which the program has recorded fields since the slice began. The end of the slice has these
+/// fields as arguments.
 const RECORDED: u32 = 1 << 30;
-/// The bit for an entry that lies above a pending end: the end of this entry must be written first.
+/// The bit for an entry that lies above an entry whose end is pending: the slice of this entry must end before the
+/// pending end is written.
 const ON_WAITING: u32 = 1 << 31;
 
 /// The id in the entry of a span that was left but whose end is pending. No span has this id.
@@ -100,8 +103,8 @@ struct Entry {
     /// From the lowest bit: the owner's number (24 bits), how many times the slice has begun again
     /// ([`BEGUN_AGAIN`]), and the bits [`WATCHED`], [`RECORDED`] and [`ON_WAITING`].
     owner: Cell<u32>,
-    /// The position of the first argument, among the span's arguments, that was recorded after the begin of the slice
-    /// (see [`RECORDED`]).
+    /// The position, in the span's encoded arguments, of the first argument that was recorded after the begin of the
+    /// slice (see [`RECORDED`]).
     recorded_from: Cell<u32>,
     /// The id that the subscriber gave to the span.
     id: Cell<u64>,
@@ -122,7 +125,7 @@ impl Entry {
         }
     }
 
-    /// Sets the entry of a span without a slice. The fields `span` and `tag` have no meaning without a slice.
+    /// Makes this the entry of a span without a slice. The fields `span` and `tag` have no meaning without a slice.
     #[inline(always)]
     fn set(&self, owner: Owner, id: u64) {
         self.owner.set(owner.0);
@@ -164,7 +167,8 @@ impl Entry {
     #[inline(never)]
     fn begin_stored(&self, stored: StoredSpan, enabled: Enabled) {
         let Some(entered) = stored.enter() else { return };
-        // This may begin the life. The life must begin before the slice, because the arrows begin at the life.
+        // `is_watched` may begin the span's life (the slice from its creation until it closes). The life must begin
+        // before this slice, because an arrow leads from the life to the slice.
         if self.begun_again() == 0 && entered.is_watched() {
             self.owner.set(self.owner.get() | WATCHED);
         }
@@ -233,8 +237,8 @@ impl Entry {
         }
     }
 
-    /// Remembers that the program has recorded fields of the span, whose arguments begin at `from`. If the slice is
-    /// open, its end will have these arguments.
+    /// If the slice is open, remembers that the program has recorded fields of the span. The end of the slice will have
+    /// these fields as arguments. Their position in the span's encoded arguments is `from`.
     fn record(&self, from: u32) {
         if self.is_open() {
             let is_first = self.owner.get() & RECORDED == 0;
@@ -243,7 +247,7 @@ impl Entry {
         }
     }
 
-    /// Ends the slice if it is open. [`begin_again`](Self::begin_again) then begins it again.
+    /// Ends the slice if it is open, so that [`begin_again`](Self::begin_again) can begin it again.
     fn interrupt(&self) {
         self.tag.set(if self.is_open() { self.tag.get() } else { AtraceTag::empty() });
         self.end();
@@ -278,15 +282,15 @@ impl Drop for DeeperEntries {
     }
 }
 
-/// Returns the number of a span's flow, which is computed from the span's owner and id. Two live spans that have
-/// ids of their own hardly ever have the same number.
+/// Returns the id of a span's flow, from which [`flow_number`] makes the flow's number. It is computed from the span's
+/// owner and id. Two live spans with different owners or ids hardly ever have the same flow id.
 #[inline(always)]
 pub(crate) fn flow_id(owner: Owner, id: u64) -> u64 {
     id ^ u64::from(owner.0).rotate_right(24)
 }
 
-/// Remembers that the program has recorded fields of a span, whose arguments begin at `from`. If this thread has open
-/// slices of the span, the ends of these slices will have the arguments.
+/// Remembers that the program has recorded fields of a span. If this thread has open slices of the span, the ends of
+/// these slices will have the fields as arguments. Their position in the span's encoded arguments is `from`.
 pub(crate) fn record(owner: Owner, id: u64, from: u32) {
     STACK.with(|stack| {
         let len = stack.len.get();
@@ -297,7 +301,7 @@ pub(crate) fn record(owner: Owner, id: u64, from: u32) {
     });
 }
 
-/// Records that this thread entered a span, without a slice.
+/// Records that this thread entered a span, but begins no slice.
 #[inline(always)]
 pub(crate) fn enter(owner: Owner, id: u64) {
     STACK.with(|stack| {
@@ -313,13 +317,15 @@ pub(crate) fn enter(owner: Owner, id: u64) {
     });
 }
 
-/// Records that this thread entered a span without a slice, if the thread is in another recorded span.
+/// Records that this thread entered a span, but begins no slice. Records nothing unless the thread is already in a
+/// recorded span.
 ///
-/// The exit of a span that was not recorded finds no entry and ends no slice. There is one exception: if the span was
-/// entered again meanwhile, the first exit ends the inner slice, and the second one finds nothing. Two exits of the
-/// same span can't be distinguished, so the slices are still right if no other span lies between the two entries.
-/// Therefore only an outermost span is left out. Only layers use this function, because a registry itself records which
-/// span is current.
+/// If an enter was not recorded, the exit of the span finds no entry and ends no slice. There is one exception: if the
+/// thread enters the span a second time, and this enter is recorded, the first exit ends the slice of the second enter,
+/// and the second exit finds no entry. In this case the slices are still right if the thread has entered no other span
+/// between the two enters, because two exits of the same span can't be distinguished. Therefore only the enter of an
+/// outermost span is not recorded. Only layers use this function, because a registry itself records which span is
+/// current.
 #[inline(always)]
 pub(crate) fn enter_inside(owner: Owner, id: u64) {
     if STACK.with(|stack| stack.len.get()) != 0 {
@@ -335,15 +341,15 @@ fn enter_out_of_line(owner: Owner, id: u64) {
 /// Records that this thread entered a span, and begins its slice.
 ///
 /// This function is not inlined, and looks up the thread-local itself. So while tracing is off, the caller has fewer
-/// values to save around its own lookup.
+/// values to save around its own lookup of the thread-local.
 #[inline(never)]
 pub(crate) fn enter_and_begin(owner: Owner, id: u64, span: Span, check: GateCheck) {
     STACK.with(|stack| stack.enter_and_begin(owner, id, span, check));
 }
 
 /// Leaves the span and ends its slice, if it is the span that this thread entered last, and its entry has none of the
-/// bits that need more work, such as [`WATCHED`]. Otherwise does nothing. Returns false if there is an entry that
-/// [`exit_other`] must examine.
+/// bits that need more work, such as [`WATCHED`]. Otherwise does nothing. Returns false if the caller must call
+/// [`exit_other`].
 #[inline(always)]
 pub(crate) fn exit(owner: Owner, id: u64) -> bool {
     STACK.with(|stack| {
@@ -387,15 +393,16 @@ pub(crate) fn innermost(owner: Owner) -> Option<StoredSpan> {
     if STACK.with(|stack| stack.len.get()) == 0 { None } else { STACK.with(|stack| stack.innermost(owner)) }
 }
 
-/// Removes a holder of a span. Returns true if that closes the span. Returns false if the span has other
-/// holders or is not stored.
+/// Removes a holder of a span (a reference that keeps the span open). Returns true if that closes the span. Returns
+/// false if the span has other holders or is not stored.
 #[inline(always)]
 pub(crate) fn release(span: Span) -> bool {
     span.in_slot().is_some() && release_stored(span)
 }
 
-/// Closes the span that its registry reports as closed, if this thread left it last. Returns false if the registry must
-/// be asked which span has closed. The registry may keep the span's data, or drop it later: see [`release_unclosed`].
+/// Closes a span that its registry reports as closed, if it is the span that this thread left last. Returns false if
+/// the caller must look for the span in the registry. The registry may keep the span's data forever; if the registry
+/// drops the data later, [`release_unclosed`] is called.
 #[inline(never)]
 pub(crate) fn close_left_last(owner: Owner, id: u64) -> bool {
     let left = |stack: &SpanStack| {
@@ -404,7 +411,8 @@ pub(crate) fn close_left_last(owner: Owner, id: u64) -> bool {
     };
     let Ok(Some(span)) = STACK.try_with(left) else { return false };
     let flow_id = flow_id(owner, id);
-    // If the span was entered while the tag was off, the entry may have another span. So the table by ids is asked first.
+    // If the span was entered while the tag was off, the entry's field `span` may still contain an earlier span. So the
+    // table of `by_id` is searched first.
     match by_id::find(flow_id) {
         Some(found) => close(found),
         None => return span.in_slot().is_none_or(|stored| stored.close_just_left(flow_id)),
@@ -412,7 +420,7 @@ pub(crate) fn close_left_last(owner: Owner, id: u64) -> bool {
     true
 }
 
-/// Stops watching `span`, the span that this thread left last, because it closes.
+/// Stops watching `span`, the span that this thread left last, because the span closes.
 pub(crate) fn forget_last(span: Span) {
     let _ = STACK.try_with(|stack| stack.forget_last(span));
 }
@@ -422,21 +430,23 @@ fn release_stored(span: Span) -> bool {
     span.release(|| is_left_last(span))
 }
 
-/// Returns whether this is the span that this thread left last, whose entry is directly above the top of the stack.
+/// Returns whether this is the span that this thread left last. The entry of that span is directly above the top of the
+/// stack.
 fn is_left_last(span: Span) -> bool {
     let is_last =
         |stack: &SpanStack| stack.entries.get(stack.len.get()).is_some_and(|entry| entry.span.get() == span);
     STACK.try_with(is_last).unwrap_or(false)
 }
 
-/// Closes any span that its registry reports as closed.
+/// Closes a span that its registry reports as closed, whichever span the thread left last.
 pub(crate) fn close(span: Span) {
     if let Some(stored) = span.in_slot() {
         stored.close_once(|| is_left_last(span));
     }
 }
 
-/// Removes the registry's holder of a span, unless it was removed when the span closed.
+/// Removes the registry's holder of a span, unless the holder was removed when the registry reported that the span
+/// closed.
 #[inline(always)]
 pub(crate) fn release_unclosed(span: Span) {
     if span.in_slot().is_some_and(|stored| !stored.is_closed()) {
@@ -444,7 +454,8 @@ pub(crate) fn release_unclosed(span: Span) {
     }
 }
 
-// Only on Android: on other systems the first use on each thread would have to register a destructor.
+// The stack has a destructor only on Android. On other systems, the first use on each thread would have to register the
+// destructor.
 #[cfg(target_os = "android")]
 impl Drop for SpanStack {
     fn drop(&mut self) {
@@ -490,8 +501,8 @@ impl SpanStack {
         }
     }
 
-    /// Enters a span in two rare cases: its entry still belongs to a watched span that was left, or its entry is not
-    /// among the first [`DEPTH`].
+    /// Enters a span in two rare cases: the entry to be used still belongs to a watched span that was left, or it is
+    /// not among the first [`DEPTH`] entries.
     #[cold]
     #[inline(never)]
     fn enter_seldom(&self, owner: Owner, id: u64, span: Span, check: GateCheck) {
@@ -512,8 +523,9 @@ impl SpanStack {
         let entries = self.entries.get(..self.len.get().min(DEPTH))?;
         let is_in = |entry: &&Entry| {
             let span = entry.span.get();
-            // The span in an entry without a slice means nothing, unless it is a span that never has slices. Such a span
-            // may be one that was left before the entry was used for another span, which has another flow.
+            // In an entry without a slice, the field `span` has no meaning, except for a hidden span (shown only as an
+            // async slice), which never has slices here. Even a hidden span may have been left before the entry was
+            // used for another span. The other span has another flow, so the flows are compared.
             let is_of_entry =
                 |stored: StoredSpan| entry.is_open() || span.is_hidden() && stored.has_flow(entry.flow_id());
             span.in_slot().is_some_and(is_of_entry)
@@ -523,10 +535,11 @@ impl SpanStack {
         entries.iter().rev().take(LOOKED_AT).find(is_in)?.span.get().in_slot()
     }
 
-    /// Stops watching the entry of `span`, if that is the span that was left last, because the span closes.
+    /// Stops watching the entry of `span`, which closes, if it is the span that this thread left last.
     fn forget_last(&self, span: Span) {
         let len = self.len.get();
-        // `outlived` finds marked entries above this one only if this entry is marked, too.
+        // `outlived` stops at the first entry without the bit `WATCHED`. So this entry keeps the bit if the entry above
+        // it has the bit.
         if let Some(entry) = self.entries.get(len).filter(|entry| entry.span.get() == span)
             && self.entries.get(len + 1).is_none_or(|above| above.owner.get() & WATCHED == 0)
         {
@@ -534,8 +547,8 @@ impl SpanStack {
         }
     }
 
-    /// Begins the lives of the watched spans in the entries from `len` on, if these spans are still alive: the thread
-    /// has left them and does something else. Begins the lives of outer spans first.
+    /// Begins the lives of the watched spans in the entries from `len` on, if these spans are still alive. They are
+    /// asynchronous, because the thread has left them and does something else. Begins the lives of outer spans first.
     fn outlived(&self, len: usize) {
         for entry in self.entries.iter().skip(len) {
             let owner = entry.owner.get();
@@ -555,13 +568,13 @@ impl SpanStack {
         self.enter_deeper(owner, id, Span::NONE, None);
     }
 
-    /// Enters a span beyond the first [`DEPTH`]. The slice of the span begins only if there is room for the entry;
-    /// without an entry, no exit would find the slice and end it.
+    /// Enters a span beyond the first [`DEPTH`]. The slice of the span begins only if there is room for the entry,
+    /// because an exit ends a slice only if it finds the entry.
     #[cold]
     #[inline(never)]
     fn enter_deeper(&self, owner: Owner, id: u64, span: Span, check: Option<GateCheck>) {
         if self.makes.get() {
-            return; // A signal handler during the allocation. Its exit is ignored as well.
+            return; // This is a signal handler that interrupted the allocation. The exit is ignored, too.
         }
         let len = self.len.get();
         self.len.set(len + 1);
@@ -589,7 +602,7 @@ impl SpanStack {
         });
     }
 
-    /// Ends the slice of the last entry.
+    /// Removes the last entry, whose index is `last`, and ends its slice.
     #[inline(always)]
     fn end_last(&self, entry: &Entry, last: usize) {
         let slice = entry.take_slice();
@@ -653,19 +666,20 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Leaves a span in the general case: its entry is not on top, or has a bit set. `len` is the present number of
-    /// entries. Returns the new number of entries.
+    /// Leaves a span in the general case: its entry is not on top, or has one of the bits above the owner's number set.
+    /// `len` is the present number of entries. Returns the new number of entries.
     #[inline(never)]
     fn leave(self, mut len: usize, owner: Owner, id: u64) -> usize {
         let found = (0..len).rev().find(|at| self.is(*at, |entry| entry.is(owner, id)));
         let Some((at, it)) = found.and_then(|at| Some((at, self.get(at)?))) else {
-            // If the top entry does not exist, this may be the exit of a span that there was no room for.
+            // If the top entry does not exist, this may be the exit of a span for whose entry there was no room.
             let is_there = len == 0 || self.get(len - 1).is_some();
             return if is_there { len } else { len - 1 };
         };
         it.tell_left();
-        // The layers of one subscriber stack are called one after the other when a span is left, the first one first. Their
-        // slices have the same name, so it does not matter which one ends. Entries without an open slice are invisible.
+        // When a span is left, the layers of a subscriber stack are called in the same order as when the span was
+        // entered. Their slices have the same name, so it does not matter which of the slices ends. Entries without an
+        // open slice are invisible in the trace.
         let looks_the_same = |entry: &Entry| {
             !entry.is_open() || entry.id.get() == id && entry.span.get().has_name_of(it.span.get())
         };
@@ -674,13 +688,14 @@ impl<'a> Entries<'a> {
         }
         it.id.set(LEFT);
         if !it.waits() {
-            // Its slice is not open, or was ended above.
+            // The slice was not open, or has ended above.
             (at + 1..len).for_each(|younger| self.move_down(younger, younger - 1));
             len -= 1;
         }
         let from = self.worth_interrupting(at, len);
         let len = from.map_or(len, |from| self.interrupt(from, len));
-        // The entry right above a pending end is marked, so that its exit comes here and not through the fast path.
+        // The entry right above a pending end is marked, so that the exit of its span is handled here and not by the
+        // fast path.
         let is_above_waiting = self.waits(at) || at.checked_sub(1).is_some_and(|below| self.waits(below));
         if from.is_none_or(|from| from > at)
             && is_above_waiting
@@ -691,12 +706,13 @@ impl<'a> Entries<'a> {
         len
     }
 
-    /// Returns the index of the lowest entry whose pending end should be written now, although the slices above that
-    /// entry must then end and begin again.
+    /// Returns the index of the lowest entry whose pending end should be written now, although this means that the
+    /// slices above that entry end and begin again.
     ///
-    /// The function considers the pending ends of the entries from the youngest one down to `at`, and of the entries
-    /// below, down to the first one without a pending end. If a slice above a pending end has already begun again
-    /// [`AGAIN`] times, that end is written only if as many ends are pending as slices would begin again.
+    /// The function considers the pending ends of the entries from the youngest entry down to `at`, and further down to
+    /// the first entry without a pending end. If a slice above a pending end has already begun again [`AGAIN`] times,
+    /// that end is written only if the number of pending ends, from the youngest entry down to that end, is at least
+    /// the number of slices that would begin again.
     fn worth_interrupting(self, at: usize, len: usize) -> Option<usize> {
         let (mut waiting, mut younger, mut are_tired) = (0, 0, false);
         let mut lowest = None;

@@ -19,14 +19,15 @@
 //! slot. The generation shows whether the span is still alive. `slots.rs` tracks which slots are free, the generations,
 //! and how many *holders* each span has: references that keep the span open.
 //!
-//! One store serves all subscribers, because the cookies of async slices must differ throughout the process.
+//! One store serves all subscribers, because the cookies of async slices, which contain the index of the slot, must
+//! differ throughout the process.
 //!
 //! # Threads and forks
 //!
 //! Each slot has a lock for its buffers, because a span may be entered on one thread while another thread records
 //! fields. No thread waits for the lock for long, because in a forked child the thread that holds the lock may not
 //! exist. If a slot stays locked, the fields are left out. If several threads need a new chunk at once, each thread
-//! allocates a chunk, and the first of these chunks is used.
+//! allocates a chunk, and only the chunk that is published first is used.
 
 pub(crate) mod by_id;
 mod claim;
@@ -60,7 +61,7 @@ const PREPARED: u32 = 4;
 
 /// The maximum size of a span's stored arguments, in bytes: an event has no room for more.
 const ARGS_MAX: usize = 2048;
-/// The room for the argument `left_out`, in bytes.
+/// The room that is kept for the argument `left_out` (the number of arguments for which there was no room), in bytes.
 const LEFT_OUT_ROOM: usize = 16;
 /// The encoded argument `left_out` without its value, which follows as a varint of two bytes. The encoders write the same
 /// bytes.
@@ -95,10 +96,10 @@ pub(crate) struct Texts {
     pub(crate) is_typed: bool,
     /// The length that `args` had when the async slice began.
     pub(crate) at_begin: u32,
-    /// The number of arguments for which there was no room. It is 0 before the first recorded one of these; then it is
-    /// the value of an argument.
+    /// The number of arguments for which there was no room. It is 0 until a recorded argument has no room; then it is
+    /// the value of the argument `left_out`.
     left_out: u32,
-    /// The positions in `args` of the begin and the end of the argument for `left_out`.
+    /// The positions in `args` of the begin and the end of the argument `left_out`.
     left_out_at: (u32, u32),
     /// The name of the async slice's track, or an empty text if the track has the name of the span's target.
     pub(crate) track: String,
@@ -133,17 +134,19 @@ impl Slot {
 static CHUNK: [OnceRef<Box<[Slot]>>; CHUNKS] = [const { OnceRef::new() }; CHUNKS];
 /// The number of slots that have ever been used.
 static USED: AtomicU32 = AtomicU32::new(0);
-/// Whether any span of this process ever had, or might have had, a life or an async slice, or is in the table by ids.
+/// Whether any span of this process ever had, or might have had, a life or an async slice, or was added to the table of
+/// [`by_id`].
 static HAS_SHOWN: AtomicBool = AtomicBool::new(false);
 static FREE: Free = Free::new(AtomicU64::new(NONE_FREE));
 
-/// Returns false if certainly no span of this process needs to know that the registry has closed it.
+/// Returns false if certainly no stored span of this process has to be closed when the registry reports its close.
 #[inline(always)]
 pub(crate) fn has_shown() -> bool {
     HAS_SHOWN.load(Ordering::Relaxed)
 }
 
-/// Records that a span must be told when the registry closes it. Only the first call writes to the shared word.
+/// Records that this process has a stored span that must be closed when the registry reports its close. Only the first
+/// call writes to [`HAS_SHOWN`], which all threads read.
 #[inline(always)]
 fn note_shown() {
     if !has_shown() {
@@ -173,7 +176,7 @@ fn take_unused() -> Option<(u32, &'static Slot)> {
     make_slot(index).map(|slot| (index, slot))
 }
 
-/// Takes a lock. Returns `None` if another thread holds the lock for unreasonably long. A poisoned lock is taken as
+/// Takes a lock. Returns `None` if another thread still holds the lock after 200 attempts. A poisoned lock is taken as
 /// well, because the buffers are valid in any state.
 #[inline]
 fn patiently<G>(lock: impl Fn() -> Result<G, TryLockError<G>>) -> Option<G> {
@@ -282,7 +285,7 @@ impl StoredSpan {
         patiently(|| slot.texts.try_write())
     }
 
-    /// Adds a holder to the span. Returns whether the span is alive.
+    /// Adds a holder to the span if the span is alive. Returns whether a holder was added.
     #[inline]
     pub(crate) fn hold(self) -> bool {
         slot(low(self.0)).is_some_and(|slot| slot.life.hold(high(self.0)))
@@ -327,10 +330,10 @@ impl StoredSpan {
         }
     }
 
-    /// Removes the registry's holder of the span that this thread left last, if the span's flow has the number
-    /// `flow_id` and the span may have a life. This closes the span unless it has other holders. Returns false if the
-    /// registry must be asked which span has closed. Returns true without closing the span
-    /// if the span is closed when the registry drops the extensions.
+    /// Removes the registry's holder of this span, which this thread left last, if the span's flow has the id `flow_id`
+    /// and the span may have a life. This closes the span unless it has other holders. Returns false if the caller must
+    /// look for the closed span in the registry. Returns true without a change if the span has neither a life nor an
+    /// async slice, because such a span is closed when the registry drops its extensions.
     #[inline(always)]
     pub(crate) fn close_just_left(self, flow_id: u64) -> bool {
         let Some(slot) = self.slot() else { return false };
@@ -394,8 +397,8 @@ impl StoredSpan {
 }
 
 impl Texts {
-    /// Forgets the slot's previous span, and keeps the buffers. If the slot was locked while that span closed, its
-    /// async slice is still here.
+    /// Removes the data of the slot's previous span, and keeps the buffers. If the slot was locked while that span
+    /// closed, the span's async slice is still stored here.
     #[inline(always)]
     fn clear(&mut self) {
         let Self { name, shown, args, is_typed, at_begin, left_out, left_out_at: _, track, async_slice } =
@@ -407,9 +410,9 @@ impl Texts {
         (*is_typed, *at_begin, *left_out, *async_slice) = (false, 0, 0, None);
     }
 
-    /// Adds encoded arguments, whose number is `number`, or flows, whose number is 0. If an event would not have room for
-    /// all arguments of the span, adds none, and counts them in the argument `left_out`. Returns the position from
-    /// which on the arguments have changed.
+    /// Adds `number` encoded arguments or, if `number` is 0, encoded flows. If an event would not have room for all
+    /// arguments of the span, adds none of the new arguments, and adds their number to the argument `left_out`. Returns
+    /// the position of the first change in the span's arguments.
     pub(crate) fn add_args(&mut self, args: &[u8], number: u32) -> u32 {
         if self.args.len() + args.len() > ARGS_MAX - LEFT_OUT_ROOM {
             return self.leave_out(number);
@@ -440,10 +443,11 @@ impl Texts {
         begin
     }
 
-    /// Finds the argument `left_out` that an encoder has added if it had no room for all arguments. If there is none,
-    /// adds one, whose value is 0.
+    /// Finds the argument `left_out`, which an encoder has added if it had no room for all arguments. If there is no
+    /// such argument, adds one whose value is 0.
     fn make_left_out(&mut self) {
-        // No text contains the whole argument: in UTF-8, a byte above 0x7f does not stand alone.
+        // The search can't find these bytes within a text: a byte above 0x7f stands alone in them, which never happens
+        // in UTF-8.
         let is_value = |value: &[u8]| matches!(value, &[low, high] if low > 0x7f && high <= 0x7f);
         let is_left_out = |arg: &[u8]| arg.strip_prefix(LEFT_OUT).is_some_and(is_value);
         let len = LEFT_OUT.len() + 2;
@@ -461,7 +465,7 @@ impl Texts {
         self.is_typed && self.shown.is_empty()
     }
 
-    /// Returns the name that a field gave to the span.
+    /// Returns the name that a field gave to the span, or `None` if no field did.
     pub(crate) fn own_name(&self) -> Option<&str> {
         if self.name.is_empty() { None } else { Some(&self.name) }
     }

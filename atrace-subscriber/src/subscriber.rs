@@ -14,9 +14,10 @@ use crate::span_stack;
 
 /// Writes spans and events to ATrace or to Perfetto, as a subscriber without other layers or as a layer.
 ///
-/// This type, used as a subscriber, is the fastest way to trace. It needs no `Registry`, seldom stores a synchronous
-/// span without fields, and hardly allocates once its buffers exist: only for a span with a field `atrace.track` or
-/// a field that names it, and when more spans or lives are open than ever before.
+/// This type, used as a subscriber, is the fastest way to trace. It needs no `Registry`, and seldom stores a
+/// [synchronous](crate#lives) span without fields. Once its buffers exist, it seldom allocates: for a span with a field
+/// `atrace.track` or a field that names the span, and when more spans or [lives](crate#lives) are open than ever
+/// before.
 ///
 /// ```
 /// use atrace_subscriber::AtraceSubscriber;
@@ -46,9 +47,10 @@ impl AtraceSubscriber {
     /// Makes callsites cost nothing while the tag is off: the caches of `tracing` are rebuilt at each switch
     /// of tracing.
     ///
-    /// While the tag is off, callsites behave as if there were no subscriber. A switch usually takes effect within 10
-    /// ms: a thread has to notice it. A span that is created while the tag is off does not exist for the subscriber, so
-    /// it does not appear in the trace when it is entered later. (Without a filter it would appear.)
+    /// While the tag is off, callsites behave as if there were no subscriber. A switch of tracing usually takes effect
+    /// within 10 ms, because a thread has to notice the switch first. A span that is created while the tag is off does
+    /// not exist for the subscriber, so it does not appear in the trace when it is entered later. (Without a filter it
+    /// would appear.)
     ///
     /// If this type is used as a layer, it filters for the whole stack, as AOSP's type does: while the tag is off,
     /// *no layer sees anything*. If other layers must continue to work, use an [`AtraceLayer`](crate::AtraceLayer)
@@ -58,8 +60,9 @@ impl AtraceSubscriber {
     /// all filters of the same kind:
     ///
     /// - If this type is the subscriber, with or without layers above it, the thread has no file descriptors (where the
-    ///   system allows this), so that system calls of the program stay fast. If the program has other dispatchers, code of
-    ///   their subscribers may run on this thread: `register_callsite`, or the drop of a subscriber.
+    ///   system allows this), so that the program's system calls stay fast: they are slower if threads share a
+    ///   descriptor table. If the program has other dispatchers, code of their subscribers may run on this thread:
+    ///   `register_callsite`, or the drop of a subscriber.
     /// - If this type is a layer, the thread is an ordinary thread.
     ///
     /// See [`atrace::watch`](mod@atrace::watch) for the cost of the thread,
@@ -72,8 +75,8 @@ impl AtraceSubscriber {
     }
 }
 
-/// The less frequent parts of the functions of [`Subscriber`]. Those for a subscriber with a meter are not inlined, so
-/// that spans without a meter save no registers for them.
+/// The less frequent parts of the methods of [`Subscriber`]. The functions for a subscriber with a meter are not
+/// inlined, so that the code for a subscriber without a meter saves no registers for them.
 impl AtraceSubscriber {
     /// Makes a span that may have to be stored or metered. This function is not inlined, because the code is
     /// large compared to the path while the tag is off.
@@ -185,7 +188,7 @@ fn id(span: Span) -> Id {
     Id::from_non_zero_u64(NonZeroU64::new(span.number()).unwrap_or(NO_SPANS))
 }
 
-/// Returns the span whose id [`id`] has returned.
+/// Returns the span for an id that the function [`id`](fn@id) has made.
 #[inline(always)]
 fn span(id: &Id) -> Span {
     Span::from_number(id.into_u64())
@@ -246,7 +249,7 @@ impl Subscriber for Atrace<false> {
         }
     }
 
-    /// Returns whether the event is passed on. `tracing` calls this before each event; the answer is false
+    /// Returns whether the event is passed on to `event`. `tracing` calls this before each event; the answer is false
     /// while the tag is off.
     #[inline]
     fn event_enabled(&self, _: &Event<'_>) -> bool {
@@ -278,11 +281,11 @@ impl Subscriber for Atrace<false> {
         id.clone()
     }
 
-    /// Returns whether this call closes the span. If the span is not stored, the result is always false, because it is
-    /// not known whether the span closes.
+    /// Returns whether this call closes the span. If the span is not stored, the result is always false, because the
+    /// references to such a span are not counted.
     #[inline]
     fn try_close(&self, id: Id) -> bool {
-        // Nothing is done for a span that is not stored, so nothing is billed.
+        // The close of a span that is not stored needs no work, so it is not billed.
         span(&id).in_slot().is_some() && self.close_stored(id)
     }
 

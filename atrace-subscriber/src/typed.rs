@@ -1,8 +1,8 @@
 //! Encodes fields as typed arguments, for Perfetto's memory.
 //!
 //! `fields.rs` formats the same fields as text. As described there, the formatting of a value may panic, write events
-//! or recurse without end. All arguments of an event are encoded on the stack before shared memory is used. So the
-//! formatting of a value may itself write events.
+//! or recurse without end. All arguments of an event are encoded on the stack before the event uses shared memory. So
+//! the formatting of a value may itself write events.
 
 use std::fmt;
 
@@ -120,7 +120,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         }
     }
 
-    /// Writes the value if the field is an event's message. Returns false if it is another field.
+    /// Writes the value if the field is an event's message. Returns false if the field is not a message.
     #[inline(always)]
     fn message(&mut self, name: &str, value: fmt::Arguments<'_>) -> bool {
         let Subject::Event(message) = &mut self.of else { return false };
@@ -181,7 +181,8 @@ impl Visit for Arguments<'_, '_> {
         }
     }
 
-    /// Encodes a value by its `Debug`, or writes the message of an event. Most events have only a message.
+    /// Encodes a value by its `Debug`, or writes the message of an event. The message has a fast path, because most
+    /// events have only a message.
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if !self.message(field.name(), format_args!("{value:?}")) {
             self.argument(field, false, format_args!("{value:?}"));

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// A C string as it is passed to C: a pointer that is never null.
+/// A C string in the form in which C functions take and return it: a pointer that is never null.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CText<'a>(NonNull<c_char>, PhantomData<&'a CStr>);
@@ -17,9 +17,10 @@ impl<'a> From<&'a CStr> for CText<'a> {
 }
 
 impl<'a> CText<'a> {
-    /// Finds the length of the text, and returns the text.
+    /// Searches for the NUL at the end of the text, and returns the text as a `CStr`.
     pub(crate) fn to_c_str(self) -> &'a CStr {
-        // SAFETY: made from a `CStr`, or by a C function whose declaration states the lifetime.
+        // SAFETY: the pointer comes from a `CStr`, or from a C function whose declaration states how long the text is
+        // valid.
         unsafe { CStr::from_ptr(self.0.as_ptr()) }
     }
 }

@@ -4,17 +4,17 @@
 use crate::system::c;
 use crate::system::{ErrnoGuard, clock_time, file};
 
-/// Returns the time of `CLOCK_BOOTTIME` in nanoseconds, from the C library or, if this process may not read the
-/// processor's counter, from a system call.
+/// Returns the time of `CLOCK_BOOTTIME` in nanoseconds. Calls the C library, which may read the processor's counter. If
+/// this process may not read that counter, makes a system call instead.
 #[cold]
 #[inline(never)]
 pub fn asked() -> u64 {
-    // Every supported kernel has this clock.
+    // Every supported kernel has `CLOCK_BOOTTIME`.
     clock_time(libc::CLOCK_BOOTTIME, is_allowed()).unwrap_or_default()
 }
 
 /// Returns the processor time of the calling thread in nanoseconds, or `None` if the system does not let the process
-/// ask for it. Makes a system call. Async-signal-safe.
+/// read this time. Makes a system call. Async-signal-safe.
 #[doc(alias = "CLOCK_THREAD_CPUTIME_ID")]
 pub fn of_thread() -> Option<u64> {
     let _errno = ErrnoGuard::new();
@@ -32,14 +32,14 @@ pub fn is_allowed() -> bool {
     })
 }
 
-/// Returns whether the process may read the processor's counter, which is always true on this architecture.
+/// Returns true: on this architecture, every process may read the processor's counter.
 #[cfg(any(miri, not(target_arch = "x86_64")))]
 pub fn is_allowed() -> bool {
     true
 }
 
-/// Reads the name of the clock source that the kernel uses, with a line feed at its end. Returns its length, or 0 if
-/// it is not known.
+/// Reads the name of the clock source that the kernel uses, with a line feed at its end. Returns the length of the
+/// name, or 0 if the name is not known.
 pub fn source(name: &mut [u8]) -> usize {
     file::read_start(c"/sys/devices/system/clocksource/clocksource0/current_clocksource", name)
 }

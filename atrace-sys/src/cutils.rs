@@ -1,18 +1,19 @@
 //! The real libcutils, loaded at run time or linked into a platform build (`--cfg
 //! atrace_link_cutils`).
 //!
-//! Not every Android version exports all functions: Android 6 has no `atrace_end_body`; instants and tracks came with
-//! Android 13. So each method that writes a message returns whether the library has the function. If the library lacks
-//! the function, the caller writes the event to the marker. The library is never unloaded.
+//! The libcutils of old Android versions lacks some functions: Android 6 has no `atrace_end_body`; the functions for
+//! instants and tracks came with Android 13. So each method that writes a message returns whether the library has the
+//! function for this message. If the library lacks the function, the caller writes the event to the marker. The library
+//! is never unloaded.
 //!
 //! # One symbol, two signatures
 //!
 //! `atrace_async_for_track_end_body` takes `(track, name, cookie)` in Android 13 and `(track, cookie)` since Android
 //! 14. The symbol does not show the signature, and a call with the wrong signature would make the library use a cookie
 //! as a pointer. So on Android the signature is chosen by the API level; if the level is not known, the function counts
-//! as missing. Android 13's function is called with an empty *track*. The function then writes the name in the place of
-//! the track, so that the message is the same as in Android 14. (With an empty *name* the message would have an empty
-//! field.)
+//! as missing. Android 13's function is called with an empty text as `track`, and with the track as `name`. The
+//! function then writes `name` in the place of the track, so that the message is the same as in Android 14. (If `name`
+//! were empty instead of `track`, the message would have an empty field.)
 
 use std::borrow::Cow;
 use std::ffi::{CStr, OsStr, c_char};
@@ -47,7 +48,8 @@ macro_rules! c_name {
     };
 }
 
-/// Declares the table of functions. The compiler checks the types against the bindings of the header.
+/// Declares `Functions`, the table of libcutils' functions. The compiler compares the types with the bindings that
+/// bindgen has made from libcutils' header.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
         /// The functions of libcutils that this module uses. A function that the library does not have is `None`.
@@ -69,14 +71,14 @@ macro_rules! functions {
             fn of(library: crate::system::Library) -> Self {
                 Self {
                     $(
-                        // SAFETY: libcutils' symbol of that name has that type in every version. For the exception,
-                        // `atrace_async_for_track_end_body`, see `TrackEnd`.
+                        // SAFETY: in every version of libcutils, the symbol of this name has the type of the field. For
+                        // the exception, `atrace_async_for_track_end_body`, see `TrackEnd`.
                         $name: unsafe { library.get(c_name!($name)) },
                     )*
                 }
             }
 
-            /// Returns the functions of the libcutils that was linked. The compiler checks that each of them has the
+            /// Returns the functions of the libcutils that was linked. The compiler checks that each function has the
             /// type that the header declares.
             #[cfg(atrace_link_cutils)]
             fn linked() -> Self {
@@ -84,8 +86,8 @@ macro_rules! functions {
             }
         }
 
-        /// Fails to compile if the table and the header disagree. This function is never called, so no function of
-        /// libcutils has to be linked for it.
+        /// Fails to compile if the table and the header disagree about a type. This function is never called, so it
+        /// does not make a program need libcutils at link time.
         #[allow(dead_code)]
         fn agrees_with_the_header() {
             $(let _: unsafe extern "C" fn($($type),*) $(-> $result)? = bindings::$name;)*
@@ -110,7 +112,7 @@ functions! {
     atrace_int64_body: fn(name: *const c_char, value: i64);
 }
 
-/// The API level of Android 13, whose `atrace_async_for_track_end_body` also takes a name.
+/// The API level of Android 13, in which `atrace_async_for_track_end_body` also takes a name.
 const ANDROID_13: u32 = 33;
 
 type TakesTrack = unsafe extern "C" fn(track: *const c_char, cookie: i32);
@@ -130,24 +132,24 @@ enum TrackEnd {
 impl TrackEnd {
     fn of(functions: &Functions, api_level: Option<u32>) -> Self {
         let Some(function) = functions.atrace_async_for_track_end_body else { return Self::Not };
-        // A process of the vendor partition may have the libcutils of an older Android than the device's.
+        // A process of the vendor partition may load the libcutils of an older Android version than that of the device.
         match vendor_level(library_of(function as *const _).to_bytes()).unwrap_or(api_level) {
             Some(ANDROID_13) => {
-                // SAFETY: both types are C functions. This is the type in Android 13, the first version that has the
-                // function.
+                // SAFETY: both types are C functions. `TakesName` is the type in Android 13, the first version that has
+                // the function.
                 Self::WithName(unsafe { std::mem::transmute::<TakesTrack, TakesName>(function) })
             }
             Some(level) if level > ANDROID_13 => Self::WithTrack(function),
-            // On a host it is the header's signature: only Android's libraries have several versions.
+            // On a host, the function has the header's signature: only Android's libcutils has several versions.
             None if cfg!(not(target_os = "android")) => Self::WithTrack(function),
             _ => Self::Not,
         }
     }
 }
 
-/// Returns the API level of a library of the VNDK, from its directory: `/apex/com.android.vndk.v33/lib64/`,
-/// `/system/lib64/vndk-sp-29/`. Returns `Some(None)` if the name of the directory has no API level, and `None`
-/// if the library is not part of the VNDK.
+/// Returns the API level of a library of the VNDK (libraries for Android's vendor partition). The name of the library's
+/// directory shows the level: `/apex/com.android.vndk.v33/lib64/`, `/system/lib64/vndk-sp-29/`. Returns `Some(None)` if
+/// the name of the directory has no API level, and `None` if the library is not part of the VNDK.
 fn vendor_level(path: &[u8]) -> Option<Option<u32>> {
     let directories = path.get(..path.iter().rposition(|&byte| byte == b'/')?)?;
     let vndk = directories.windows(4).position(|part| part == b"vndk")?;
@@ -172,7 +174,7 @@ macro_rules! call {
     ($self:ident.$name:ident($($argument:expr),*)) => {
         match $self.functions.$name {
             Some(function) => {
-                // SAFETY: the function has this type (see `functions!`), strings are C strings that outlive the call,
+                // SAFETY: the function has this type (see `functions!`), all texts are C strings that outlive the call,
                 // and any thread may call libcutils.
                 unsafe { function($($argument),*) };
                 true
@@ -210,7 +212,7 @@ impl Cutils {
         Ok(Self::new(functions, enabled_tags))
     }
 
-    /// Returns the library that the platform build has linked.
+    /// Returns the library that was linked in the platform build.
     ///
     /// # Errors
     ///
@@ -221,7 +223,8 @@ impl Cutils {
             return Err(LibraryError(format!("{}: libcutils is linked into this program", path.display())));
         }
         let tags = (&raw const bindings::atrace_enabled_tags).cast::<AtomicU64>();
-        // SAFETY: an aligned uint64_t that lives as long as the program. C code writes it by 64-bit stores.
+        // SAFETY: the symbol is an aligned uint64_t that lives as long as the program. The library writes it by 64-bit
+        // stores.
         let enabled_tags = unsafe { &*tags };
         let functions = Functions::linked();
         Ok(Self::new(functions, enabled_tags))
@@ -241,7 +244,7 @@ impl Cutils {
     }
 
     /// Calls `then` with the name of each function that the library lacks, or whose signature is not known. If the
-    /// library has `atrace_init` or `atrace_setup`, the other one is not needed.
+    /// library has one of `atrace_init` and `atrace_setup`, the other one does not count as missing.
     pub fn lacks(&self, mut then: impl FnMut(&'static str)) {
         for (name, is_there) in self.functions.all() {
             if !self.can_call(name, is_there) {
@@ -254,7 +257,7 @@ impl Cutils {
     fn can_call(&self, name: &str, is_there: bool) -> bool {
         match (name, self.track_end) {
             ("atrace_async_for_track_end_body", TrackEnd::Not) => false,
-            // One of the two suffices.
+            // `atrace_init` and `atrace_setup` do the same, so one of them suffices.
             ("atrace_init" | "atrace_setup", _) => {
                 self.functions.atrace_init.is_some() || self.functions.atrace_setup.is_some()
             }
@@ -262,21 +265,22 @@ impl Cutils {
         }
     }
 
-    /// Sets the API level ([`Properties::api_level`](crate::properties::Properties::api_level)). Without this call,
-    /// ends on a track are not written through Android's libcutils, unless the library's path shows the level (VNDK).
+    /// Sets the API level ([`Properties::api_level`](crate::properties::Properties::api_level)). Without this call, the
+    /// end of a slice on a track is not written through Android's libcutils, unless the library belongs to the VNDK,
+    /// whose paths show the level.
     #[must_use]
     pub fn for_api_level(self, level: Option<u32>) -> Self {
         Self { track_end: TrackEnd::of(&self.functions, level), ..self }
     }
 
-    /// Returns the library's tag mask, the same word that its own functions read.
+    /// Returns the word that holds the library's mask of enabled tags. The library's own functions read the same word.
     #[doc(alias = "atrace_enabled_tags")]
     pub fn enabled_tags(&self) -> &'static AtomicU64 {
         self.enabled_tags
     }
 
-    /// Makes the library open the marker, if it has not opened it yet, and read the tags, if the library has noticed
-    /// that they have changed.
+    /// Makes the library open the marker, if the marker is not open yet, and read the enabled tags again, if the
+    /// library notices that they have changed.
     #[doc(alias = "atrace_init")]
     #[doc(alias = "atrace_setup")]
     pub fn init(&self) {
@@ -296,43 +300,43 @@ impl Cutils {
         call!(self.atrace_set_tracing_enabled(enabled));
     }
 
-    /// Writes a message `B`. Like the methods below, returns whether the library has the function for this kind of
-    /// message.
+    /// Writes a message `B`, the begin of a slice. Like the methods below, this method returns whether the library has
+    /// the function for its kind of message.
     #[doc(alias = "atrace_begin_body")]
     #[inline]
     pub fn begin(&self, name: &CStr) -> bool {
         call!(self.atrace_begin_body(name.as_ptr()))
     }
 
-    /// Writes a message `E`.
+    /// Writes a message `E`, the end of a slice.
     #[doc(alias = "atrace_end_body")]
     #[inline]
     pub fn end(&self) -> bool {
         call!(self.atrace_end_body())
     }
 
-    /// Writes a message `S`.
+    /// Writes a message `S`, the begin of an async slice.
     #[doc(alias = "atrace_async_begin_body")]
     #[inline]
     pub fn async_begin(&self, name: &CStr, cookie: i32) -> bool {
         call!(self.atrace_async_begin_body(name.as_ptr(), cookie))
     }
 
-    /// Writes a message `F`.
+    /// Writes a message `F`, the end of an async slice.
     #[doc(alias = "atrace_async_end_body")]
     #[inline]
     pub fn async_end(&self, name: &CStr, cookie: i32) -> bool {
         call!(self.atrace_async_end_body(name.as_ptr(), cookie))
     }
 
-    /// Writes a message `G`.
+    /// Writes a message `G`, the begin of an async slice on a track.
     #[doc(alias = "atrace_async_for_track_begin_body")]
     #[inline]
     pub fn async_for_track_begin(&self, track: &CStr, name: &CStr, cookie: i32) -> bool {
         call!(self.atrace_async_for_track_begin_body(track.as_ptr(), name.as_ptr(), cookie))
     }
 
-    /// Writes a message `H`.
+    /// Writes a message `H`, the end of an async slice on a track.
     #[doc(alias = "atrace_async_for_track_end_body")]
     #[inline]
     pub fn async_for_track_end(&self, track: &CStr, cookie: i32) -> bool {
@@ -347,28 +351,28 @@ impl Cutils {
         true
     }
 
-    /// Writes a message `I`.
+    /// Writes a message `I`, an instant.
     #[doc(alias = "atrace_instant_body")]
     #[inline]
     pub fn instant(&self, name: &CStr) -> bool {
         call!(self.atrace_instant_body(name.as_ptr()))
     }
 
-    /// Writes a message `N`.
+    /// Writes a message `N`, an instant on a track.
     #[doc(alias = "atrace_instant_for_track_body")]
     #[inline]
     pub fn instant_for_track(&self, track: &CStr, name: &CStr) -> bool {
         call!(self.atrace_instant_for_track_body(track.as_ptr(), name.as_ptr()))
     }
 
-    /// Writes a message `C` with a 32-bit value.
+    /// Writes a message `C`, a counter's value of 32 bits.
     #[doc(alias = "atrace_int_body")]
     #[inline]
     pub fn int(&self, name: &CStr, value: i32) -> bool {
         call!(self.atrace_int_body(name.as_ptr(), value))
     }
 
-    /// Writes a message `C` with a 64-bit value.
+    /// Writes a message `C`, a counter's value of 64 bits.
     #[doc(alias = "atrace_int64_body")]
     #[inline]
     pub fn int64(&self, name: &CStr, value: i64) -> bool {

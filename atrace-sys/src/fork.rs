@@ -2,28 +2,29 @@
 //!
 //! # The problem
 //!
-//! A forked child has a copy of its parent's memory: locks that a thread of the parent held, slices that the parent
-//! began, values that a thread of the parent was changing, ids of the parent.
+//! A forked child has a copy of its parent's memory. The copy includes locks that a thread of the parent held, slices
+//! that the parent began, values that a thread of the parent was changing, and ids of the parent.
 //!
 //! # Types
 //!
-//! - [`ProcessId`]: the id of the process as text, which is cached.
+//! - [`ProcessId`]: the id of the process, cached as text.
 //! - [`Generation`]: a number that identifies a process among its ancestors. Data that belongs to one process is stored
 //!   together with this number.
 //! - [`PerProcess`]: a value that each process creates for itself.
-//! - [`Turn`]: work that only one thread does at a time, without a lock. If the working thread does not exist
-//!   in a forked child, another thread of the child may do the work.
+//! - [`Turn`]: work that only one thread does at a time, without a lock. If a thread of the parent was doing the work
+//!   during a fork, a thread of the child can do the work nevertheless.
 //!
 //! # How it works
 //!
-//! The generation is in a page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14), no matter how the
-//! child was made, even by a bare `clone`. A process that finds 0 in the page takes the next number. No function of
-//! this module waits for another thread or takes a lock, except inside the C library and the allocator.
+//! The generation is in a page that the kernel *wipes* (fills with zeroes) in each child (`MADV_WIPEONFORK`, Linux
+//! 4.14). The kernel does this no matter how the child was made, even by a *bare* `clone`, a system call without the C
+//! library. A process that finds 0 in the page takes the next number. No function of this module waits for another
+//! thread or takes a lock, except inside the C library and the allocator.
 //!
-//! On a kernel without this feature, each call asks the kernel for the process id, which is stored together with the
-//! generation (`BY_ID`). A child in another PID namespace may have the same id as its parent, so a `pthread_atfork`
-//! handler clears the stored id and generation. If a child with its parent's id was made by a bare `clone`, the child
-//! is not recognised.
+//! If the kernel can't wipe pages, the generation is stored together with the process id (`BY_ID`), and each call asks
+//! the kernel for the process id. A child finds its parent's id there, and takes a new generation. A child in another
+//! PID namespace may have the same id as its parent, so a `pthread_atfork` handler clears the stored id and generation.
+//! A bare `clone` does not call this handler: if the child has its parent's id, it keeps its parent's generation.
 //!
 //! A child of `vfork` shares its parent's memory, so it has the same generation as its parent, on every kernel. Such a
 //! child must not trace before it executes a program.
@@ -42,21 +43,21 @@ pub use crate::system::{around_fork as around, at_fork as in_children};
 use crate::word::{AtomicRef, OnceRef, offer};
 
 /// Identifies a process among its ancestors. A child's generation differs from each generation that an ancestor had
-/// asked for before the fork, even if their process ids are equal.
+/// asked for before the fork, even if the child and the ancestor have the same process id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Generation(NonZeroU64);
 
 impl Generation {
-    /// Returns the generation as a number. The number is never 0, and greater than each number that an ancestor had
-    /// asked for before the fork.
+    /// Returns the generation as a number. The number is never 0, and is greater than the number of each generation
+    /// that an ancestor had asked for before the fork.
     #[inline(always)]
     pub const fn number(self) -> u64 {
         self.0.get()
     }
 }
 
-/// A process id in the form in which messages contain it: its decimal digits and a `|`, in memory order,
-/// padded with zeroes.
+/// A process id in the form in which messages contain it: its decimal digits and a `|`, padded with zeroes. The text
+/// consists of the bytes of a number, in the order in which they are in memory.
 ///
 /// The largest id on Linux is 4194304 (`PID_MAX_LIMIT`): seven digits and the `|` fill the eight bytes.
 ///
@@ -80,9 +81,9 @@ impl ProcessId {
             bytes[start] = b'0' + (rest % 10) as u8;
             rest /= 10;
         }
-        // Moves the digits to the front. (`rotate_left` is two KiB of code.)
+        // Moves the digits and the `|` to the front. (`rotate_left` would add two KiB of code.)
         let bytes = (u64::from_be_bytes(bytes) << (8 * start)).to_be_bytes();
-        // Never 0, because of the digits and the bar, so `MIN` is never used.
+        // The number contains the digits and the `|`, so it is never 0, and `MIN` is never used.
         Self(NonZeroU64::new(u64::from_ne_bytes(bytes)).unwrap_or(NonZeroU64::MIN))
     }
 
@@ -95,7 +96,7 @@ impl ProcessId {
     /// Returns the number of bytes of the digits and the `|`.
     #[inline(always)]
     pub fn len_with_bar(&self) -> usize {
-        // As a little-endian number, the unused bytes are the highest ones.
+        // In the little-endian number, the unused bytes after the `|` are the most significant ones.
         8 - (u64::from_le(self.0.get()).leading_zeros() / 8) as usize
     }
 
@@ -115,7 +116,8 @@ struct WipedWords {
 // SAFETY: zeroes are valid numbers.
 unsafe impl Plain for WipedWords {}
 
-/// Words that are always 0, in place of a page: before [`page`] has created the page, and if it can't be created.
+/// Words that are always 0. They take the place of the wiped page until [`page`] has created it, and also if it can't
+/// be created.
 static NOTHING: WipedWords = WipedWords { id: AtomicU64::new(0), generation: AtomicU64::new(0) };
 static OWN: AtomicRef<WipedWords> = AtomicRef::new(&NOTHING);
 /// A process id in the upper half, and the generation of that process in the lower half. The word is used if there is
@@ -148,12 +150,12 @@ fn learn_id() -> ProcessId {
     let id = ProcessId::new(system::process_id());
     if let Some(own) = page() {
         own.id.store(id.0.get(), Ordering::Relaxed);
-    } // Otherwise a child would find its parent's id, so it is not stored.
+    } // Without the page, the id is not stored: a child would find its parent's id.
     id
 }
 
-/// Returns whether the kernel wipes pages in each child (Linux 4.14). If the kernel does not, only the [`generation`]
-/// shows that a child of a bare `clone` is not its parent.
+/// Returns whether the kernel wipes pages in each child (Linux 4.14). If the kernel does not, a child that was made by
+/// the system call `clone` alone can be told from its parent only by its [`generation`].
 pub fn wipes() -> bool {
     page().is_some()
 }
@@ -165,7 +167,7 @@ fn learn_generation() -> Generation {
     let _errno = ErrnoGuard::new();
     let Some(own) = page() else { return generation_by_id() };
     let new = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-    // Numbers start at 1, and no process lives long enough for 2^64 forks.
+    // The number is never 0: numbers start at 1, and no process lives long enough for 2^64 forks.
     let new = NonZeroU64::new(new).unwrap_or(NonZeroU64::MIN);
     match own.generation.compare_exchange(0, new.get(), Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => Generation(new),
@@ -173,7 +175,8 @@ fn learn_generation() -> Generation {
     }
 }
 
-/// Returns the generation that belongs to the process's id, and takes one if there is none yet.
+/// Returns the generation that is stored with the id of this process. If no generation is stored with this id, takes a
+/// new generation first.
 #[cold]
 #[inline(never)]
 fn generation_by_id() -> Generation {
@@ -186,9 +189,9 @@ fn generation_by_id() -> Generation {
             return Generation(number);
         }
         clear_at_fork();
-        // No process has 2^32 ancestors.
+        // 32 bits suffice: no process has 2^32 ancestors.
         let new = (LAST.fetch_add(1, Ordering::Relaxed) + 1) & u64::from(u32::MAX);
-        // If another thread of this process was faster, its number counts.
+        // If another thread of this process has stored a number meanwhile, that number is the generation.
         let _ = BY_ID.compare_exchange(present, id | new, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
@@ -196,7 +199,8 @@ fn generation_by_id() -> Generation {
 /// Returns the page that the kernel wipes in children, or `None` if the kernel wipes none.
 fn page() -> Option<&'static WipedWords> {
     let is_missing = || std::ptr::eq(OWN.get(), &NOTHING);
-    // Once a generation was taken without a page, no page is made: it would have another generation.
+    // If this process has already taken a generation without a page, no page is created: the page would give the
+    // process a second generation.
     if is_missing()
         && BY_ID.load(Ordering::Relaxed) == 0
         && let Some(page) = system::wiped_on_fork()

@@ -1,15 +1,17 @@
-//! Shell patterns, on hosts. `fnmatch` of the C library allocates and takes a lock if the program has chosen a locale,
-//! and an event may do neither.
+//! Matches shell patterns on hosts (Linux other than Android). The C library's `fnmatch` is not used: if the program
+//! has chosen a locale, `fnmatch` allocates and takes a lock, and code that writes an event may do neither.
 //!
-//! The syntax is that of `fnmatch(3)` with `FNM_NOESCAPE` in the locale "C": `*`, `?`, and sets of bytes in brackets,
-//! with ranges and, after `!` or `^`, complements. A bracket that is not closed is an ordinary character. A set may
-//! also contain classes such as `[:alpha:]`, but no collating symbols or equivalence classes.
+//! The syntax is that of `fnmatch(3)` with `FNM_NOESCAPE` in the locale "C": `*`, `?`, and sets of bytes in brackets. A
+//! set may contain ranges, and a `!` or `^` at its start makes it the set of all other bytes. A bracket that is not
+//! closed is an ordinary character. A set may also contain classes such as `[:alpha:]`, but no collating symbols or
+//! equivalence classes.
 
-/// Returns whether the whole of `text` matches the pattern. The time is at most the product of the text's length and
-/// the square of the pattern's.
+/// Returns whether the whole of `text` matches the pattern. The time is at most proportional to the length of the text
+/// times the square of the length of the pattern.
 pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut in_pattern, mut in_text) = (0, 0);
-    // The positions from which to continue if what follows the last `*` does not match.
+    // The positions in the pattern and in the text from which to try again, if the part of the pattern after the last
+    // `*` does not match.
     let mut again = None;
     loop {
         let rest = &pattern[in_pattern..];
@@ -34,8 +36,8 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Returns the length of the pattern's first part, which stands for one byte of the text, or `None` if that part does
-/// not match the byte.
+/// Returns the length of the first element of the pattern (`?`, a set, or an ordinary byte), or `None` if that element
+/// does not match the byte.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     let (first, rest) = pattern.split_first()?;
     let (len, is_match) = match first {
@@ -46,8 +48,8 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     is_match.then_some(len)
 }
 
-/// Returns the length of a set with its closing bracket, and whether the set has the byte. Returns `None` if the bracket
-/// is not closed.
+/// Returns the length of a set, from behind its opening bracket up to and including its closing bracket, and whether
+/// the set contains the byte. Returns `None` if the bracket is not closed.
 fn set(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
     let start = usize::from(matches!(pattern.first(), Some(b'!' | b'^')));
     let (mut at, mut has) = (start, false);
@@ -57,7 +59,7 @@ fn set(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
             continue;
         }
         let low = *pattern.get(at)?;
-        // A closing bracket in the first position is a member.
+        // A closing bracket in the first position is a member of the set.
         if low == b']' && at > start {
             return Some((at + 1, has == (start == 0)));
         }
@@ -70,8 +72,8 @@ fn set(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
     }
 }
 
-/// Returns the length of a class at the start of `pattern`, and whether it has the byte. Returns `None` if there is no
-/// class of a known name.
+/// Returns the length of a class such as `[:alpha:]` at the start of `pattern`, and whether the class contains the
+/// byte. Returns `None` if `pattern` does not start with a class of a known name.
 fn class(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
     let name = pattern.strip_prefix(b"[:")?;
     let len = name.windows(2).position(|end| end == b":]")?;

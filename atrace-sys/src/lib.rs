@@ -1,10 +1,10 @@
 //! The system's interfaces that ATrace needs: system properties, the kernel's `trace_marker`, libcutils, libandroid.
 //!
-//! Most unsafe code of the workspace is here and in `atrace-perfetto`. The crate has no code about events. To trace, use the crate
-//! `atrace`. On Android and Linux it offers:
+//! Most unsafe code of the workspace is here and in `atrace-perfetto`. This crate has no code about events. To trace,
+//! use the crate `atrace`. On Android and Linux this crate offers:
 //!
-//! - [`properties`]: reads, sets and watches system properties, which come from bionic or, on a host, from a small
-//!   store in a file;
+//! - [`properties`]: reads, sets and watches system properties, which come from bionic or, on a host (Linux other than
+//!   Android), from a small store in a file;
 //! - [`marker`]: finds, opens and writes the kernel's marker;
 //! - [`cutils`] and [`bindings`]: the real libcutils, loaded at run time or linked, and its C ABI;
 //! - [`ndk`]: libandroid's `ATrace_*`, for apps;
@@ -19,13 +19,13 @@
 //! - `probe`: opens files whose paths an untrusted process has chosen;
 //! - [`state`]: publishes the state of a process's tracing for other processes;
 //! - `socket`: a connection to a service that can carry descriptors;
-//! - `memory`: mappings, and memory files (`memfd_create`); `fence`: asymmetric fences; [`futex`]: sleeping on a word;
-//!   `clock`: the system's clock;
-//! - [`panics`], [`text`]: formatting that may panic; copying and cutting texts without an allocation;
+//! - `memory`: mappings, and memory files (`memfd_create`); `fence`: asymmetric memory fences; [`futex`]: sleeping
+//!   until a word of memory changes; `clock`: the system's clock;
+//! - [`panics`]: catches panics while a value is formatted; [`text`]: copies and cuts texts without an allocation;
 //! - [`AtomicRef`], [`OnceRef`]: atomic `&'static` references.
 //!
-//! On other systems, opening anything fails, and the modules `clock`, `fence`, `memory`, `privsep`, `probe`, `socket`
-//! and `usage` do not exist.
+//! On other systems, each attempt to open a property store, a marker or a library fails, and the modules `clock`,
+//! `fence`, `memory`, `privsep`, `probe`, `socket` and `usage` do not exist.
 //!
 //! # Features
 //!
@@ -77,7 +77,7 @@ pub mod timer;
 pub mod usage;
 mod word;
 
-/// The atomics that threads share. In the loom models they are loom's types.
+/// The atomic types for memory that threads share. In the loom models (`crates/models`), loom's types replace them.
 mod sync {
     pub(crate) use std::sync::atomic;
 }

@@ -14,10 +14,11 @@ use crate::marker::open::on_tracefs;
 use crate::state::{SIZE, text_of};
 use crate::system::file;
 
-/// Opens the marker at `path` for writing, if the file is on tracefs and has this device and inode.
+/// Opens the marker at `path` for writing, if the file is on tracefs (or debugfs) and has the device and inode of
+/// `identity`.
 ///
-/// A symbolic link at the end of the path is refused, unless `is_followed` is true. Descriptors in `/proc` are such
-/// links.
+/// A symbolic link at the end of the path is refused, unless `is_followed` is true. The descriptors in `/proc/PID/fd`
+/// are symbolic links.
 ///
 /// # Errors
 ///
@@ -34,8 +35,8 @@ pub fn open_marker(path: &Path, identity: (u64, u64), is_followed: bool) -> io::
     Ok(file::reopen(&found, libc::O_WRONLY)?)
 }
 
-/// Reads the [state](crate::state) of another process through its descriptor in `/proc`; returns `None` if that
-/// file can't be read, is not a state, or was being written at each of a hundred attempts.
+/// Reads the [state](crate::state) that another process publishes, through that process's descriptor in `/proc`.
+/// Returns `None` if the file can't be read, is not a state, or was being written at each of a hundred attempts.
 ///
 /// The other process may write its state at the same time.
 pub fn read_state(path: &Path) -> Option<Vec<u8>> {
@@ -46,7 +47,7 @@ pub fn read_state(path: &Path) -> Option<Vec<u8>> {
     }
     let again = file::reopen(&found, libc::O_RDONLY).ok()?;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-    // A file that is not a memory file has none.
+    // A file that is not a memory file has no seals.
     if file::seals(again.as_raw_fd()) & seals != seals {
         return None;
     }

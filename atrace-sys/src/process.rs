@@ -24,7 +24,7 @@ pub fn user() -> u32 {
 /// Async-signal-safe.
 #[cfg(not(no_tracing))]
 pub fn start_time() -> u64 {
-    // The second field, the name, is in parentheses and may itself contain some.
+    // The second field, the name of the process, is in parentheses and may itself contain parentheses.
     let mut text = [0; 1024];
     let length = system::file::read_start(c"/proc/self/stat", &mut text);
     let after_name = text[..length].rsplit(|byte| *byte == b')').next().unwrap_or_default();
@@ -49,14 +49,15 @@ pub fn strip_prefix<'a>(text: &'a OsStr, prefix: &str) -> Option<&'a OsStr> {
 /// Calls `then` with argv\[0\], cut to the length to which libcutils cuts it. Calls `then` with `None` if the command
 /// line is empty or can't be read.
 ///
-/// The name is read once and then cached, and forked children inherit the cached name, because a process may give up
-/// its right to open files. After the process was renamed, call [`reread_argv0`].
+/// The string is read once and then cached, because a process may later give up its right to open files. Forked
+/// children inherit the cached string. After the process was renamed, call [`reread_argv0`].
 pub fn with_argv0<R>(then: impl FnOnce(Option<&CStr>) -> R) -> R {
     then(system::read_argv0())
 }
 
-/// Returns whether an app pattern matches the name of a process (argv\[0\]): the whole name or, on a host, the part
-/// after its last `/`. Android matches the whole name only, as its libcutils does.
+/// Returns whether an app pattern (a value of `debug.atrace.app_N`) matches the name of a process (argv\[0\]): the
+/// whole name or, on a host, the part after its last `/`. On Android, the pattern must match the whole name, as in
+/// Android's libcutils.
 pub fn matches_name(pattern: &CStr, name: &CStr) -> bool {
     if matches(pattern, name) {
         return true;
@@ -70,9 +71,9 @@ pub fn matches_name(pattern: &CStr, name: &CStr) -> bool {
 /// A guard that saves errno and restores errno when the guard is dropped, as an [`ErrnoGuard`] does. As long as the
 /// guard exists, the calling thread can't be cancelled by `pthread_cancel`.
 ///
-/// Functions that open or read files are cancellation points. If a thread were cancelled there, glibc would unwind
-/// its stack, which must not happen through Rust code. A cancellation that is requested meanwhile takes effect at
-/// the program's next cancellation point.
+/// Functions that open or read files are cancellation points. If a thread were cancelled in such a function, glibc
+/// would unwind the thread's stack, which must not happen through Rust code. A cancellation that is requested while the
+/// guard exists takes effect at the program's next cancellation point.
 #[derive(Debug)]
 #[must_use = "the thread can be cancelled again when this is dropped"]
 pub struct Undisturbed {
@@ -100,12 +101,13 @@ impl Drop for Undisturbed {
     }
 }
 
-/// The value of `PTHREAD_CANCEL_DISABLE`, which is the same in glibc and musl.
+/// The value of `PTHREAD_CANCEL_DISABLE` in glibc and in musl.
 const CANCEL_DISABLE: i32 = 1;
 
 /// Writes a line to stderr. If stderr is not ready for writing, or has no reader, the line is dropped.
 ///
-/// The function takes no lock of std's, so it also works in a child that was forked while another thread was printing.
+/// The function takes no lock of the standard library, so it also works in a child that was forked while another thread
+/// was printing.
 pub fn complain(line: &str) {
     let _undisturbed = Undisturbed::new();
     system::complain(line);

@@ -4,27 +4,29 @@
 //! # Trust
 //!
 //! A process that listens at the service's address gets the events of every program that connects, so the kernel is
-//! asked for the user of the peer (`SO_PEERCRED`). Trusted are this user, root, Android's `traced`, and the owner of
-//! the socket's directory if only root can have given the directory to that owner ([`Trust::Usual`]). If the caller has
-//! named the address, any peer is trusted ([`Trust::Any`]).
+//! asked for the user of the peer (`SO_PEERCRED`). With [`Trust::Usual`], the peer is trusted if it runs as this
+//! process's user, as root, as Android's `traced`, or as the owner of the socket's directory. The owner is trusted only
+//! if only root can have given the directory to that owner. With [`Trust::Any`], which is for an address that the
+//! caller has named, any peer is trusted.
 //!
 //! # Descriptors
 //!
-//! A message can carry one descriptor (`SCM_RIGHTS`). The control data have exactly the size for one, so the kernel
-//! delivers no second one, which would stay open. From a peer that must not send descriptors, bytes are read only after
-//! a look at the message (`MSG_PEEK`): closing a descriptor of an untrusted peer may block, so it stays in the queue,
-//! and the queue stays open.
+//! A message can carry one descriptor (`SCM_RIGHTS`). The control data have exactly the size for one descriptor, so the
+//! kernel delivers no second descriptor, which would stay open. If the peer must not send descriptors, the message is
+//! inspected before its bytes are received (`MSG_PEEK`). A descriptor that it carries stays in the queue of the socket,
+//! and the socket stays open, because closing a descriptor of an untrusted peer may block.
 //!
 //! # The threads that use a socket
 //!
-//! The socket thread may be a [bare thread](crate::thread::spawn_bare), so no function that the thread calls allocates
-//! or uses a thread-local of the C library, such as errno: where bare threads exist, the system calls are made without
-//! the C library. The thread usually has a descriptor table of its own. If it does not, the program may close the
-//! socket's number and reuse it: a [guarded](Socket::guarded) socket compares device, inode and mode before it sends,
-//! receives or closes.
+//! The thread that uses a socket may be a [bare thread](crate::thread::spawn_bare). So no function that this thread
+//! calls allocates, or uses a thread-local of the C library such as errno. On architectures that have bare threads, the
+//! system calls are made without the C library. The thread usually has a descriptor table of its own. If it does not,
+//! the program may close the socket's descriptor and reuse its number. So a [guarded](Socket::guarded) socket compares
+//! the device, inode and mode of its descriptor with those of the socket before it sends, receives or closes.
 //!
-//! A socket that [`Socket::connect`] made does not block. [`Socket::send`] waits for a peer that reads late, for up to five seconds in which the peer
-//! reads nothing, and a connection to a service whose queue is full is tried for a second.
+//! A socket that [`Socket::connect`] made is non-blocking. [`Socket::send`] waits for a slow peer, but gives up when
+//! the peer has read nothing for five seconds. If the service's queue of connections is full, [`Socket::connect`] tries
+//! again for a second.
 
 use std::ffi::{CStr, OsStr};
 use std::mem::ManuallyDrop;
@@ -39,11 +41,12 @@ pub use crate::system::file::may_enter;
 use crate::system::{self, Descriptor, Errno, bare, c, file, zeros};
 use crate::thread;
 
-/// The users whose service is trusted, if it listens at the address.
+/// The users that are trusted to run the service at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// This user, root, Android's `traced`, or the owner of the socket's directory, if only root can have given the
-    /// directory to that owner. An id that stands for all users whom this namespace of users does not map is never trusted.
+    /// directory to that owner. The id that stands for all users that this user namespace does not map is never
+    /// trusted.
     Usual,
     /// Any user, because the caller has named the address.
     Any,
@@ -74,7 +77,7 @@ pub struct Socket {
 pub enum Refused {
     /// The system's error. It usually means that no process listens at the address.
     Errno(i32),
-    /// The process that listens at the address belongs to this user, who is not trusted.
+    /// The process that listens at the address belongs to the user with this id, who is not trusted.
     Stranger(u32),
     /// The address is not valid for a socket.
     Name,
@@ -110,9 +113,10 @@ impl Socket {
         Self { descriptor: ManuallyDrop::new(descriptor), identity: None }
     }
 
-    /// Returns the same connection for a thread that shares its descriptors with the program: at a high number, because
-    /// the kernel gives out low numbers first. Before each use, the connection checks that the number still refers to
-    /// the socket; if it does not, the connection has ended, and the number is not closed.
+    /// Returns the same connection for a thread that shares its descriptors with the program. The descriptor gets a
+    /// high number, because the kernel gives out low numbers first. Before each use, the connection checks that the
+    /// number still refers to the socket. If the number does not refer to the socket any more, the connection counts as
+    /// ended, and the number is not closed.
     ///
     /// # Errors
     ///
@@ -127,7 +131,7 @@ impl Socket {
         self.descriptor.as_raw_fd()
     }
 
-    /// Returns whether the number still refers to the socket.
+    /// Returns whether the descriptor's number still refers to the socket.
     fn is_own(&self) -> bool {
         self.identity.is_none() || identity_of(self.raw()) == self.identity
     }
@@ -166,14 +170,14 @@ impl Socket {
     /// Waits until data can be received, for at most `timeout` (`None`: forever). Returns whether there is
     /// data. The end of the connection counts as data.
     ///
-    /// If the system denies the system call for waiting, this returns true every 50 ms, and the caller has to check for
-    /// data itself.
+    /// If the system denies the system call for waiting, this returns true after at most 50 ms, and the caller has to
+    /// check for data itself.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
         self.poll(libc::POLLIN, timeout).unwrap_or_else(|error| error != Errno(libc::EINTR))
     }
 
-    /// Waits as [`wait`](Self::wait) does, but also ends when the queue [has room](Self::has_room). Then there may be no
-    /// data.
+    /// Waits as [`wait`](Self::wait) does, but also returns when the queue [has room](Self::has_room). So there may be
+    /// no data when this returns.
     pub fn wait_for_room(&self, timeout: Option<Duration>) {
         let _ = self.poll(libc::POLLIN | libc::POLLOUT, timeout);
     }
@@ -183,21 +187,21 @@ impl Socket {
         file::poll(&mut place, timeout).map(|ready| ready > 0)
     }
 
-    /// Returns whether three quarters of the socket's queue are free, so that a message of up to 100 KiB is sent without a
-    /// wait. Returns true if the connection has ended, or if the system denies the system call for this question.
+    /// Returns whether three quarters of the socket's queue are free, so that a message of up to 100 KiB is sent
+    /// without a wait. Returns true if the connection has ended, or if the system denies the system call `poll`.
     pub fn has_room(&self) -> bool {
         !self.is_own() || self.poll(libc::POLLOUT, Some(Duration::ZERO)).unwrap_or(true)
     }
 
-    /// Sends all bytes, and a descriptor, if there is one, with the first byte. Returns false if the connection
-    /// can't be used any more.
+    /// Sends all bytes. If there is a descriptor, sends it with the first byte. Returns false if the connection can't
+    /// be used any more.
     ///
-    /// If the service reads nothing, waits for at most five seconds at a time, however often signals interrupt the wait.
-    /// [`has_room`](Self::has_room) tells in advance whether a short message has to wait.
+    /// While the service reads nothing, waits for at most five seconds, however often signals interrupt the wait.
+    /// [`has_room`](Self::has_room) returns in advance whether a short message can be sent without a wait.
     pub fn send(&self, mut bytes: &[u8], mut descriptor: Option<i32>) -> bool {
         const RETRY: Duration = Duration::from_millis(50);
         const PATIENCE: u64 = 5_000_000_000;
-        // The time at which the present wait is over.
+        // The time at which the wait for room in the queue ends, or `None` while there is no such wait.
         let mut until = None;
         while !bytes.is_empty() {
             match self.send_some(bytes, descriptor) {
@@ -212,8 +216,8 @@ impl Socket {
                     if left == 0 {
                         return false;
                     }
-                    // `poll` reports room only once three quarters of the queue are free. A busy service may take longer
-                    // for that, so the next attempt does not depend on the result.
+                    // `poll` reports room only once three quarters of the queue are free. A busy service may take
+                    // longer to read so much, so the next attempt is made whatever `poll` returns.
                     let _ = self.poll(libc::POLLOUT, Some(RETRY.min(Duration::from_nanos(left))));
                 }
                 Err(_) => return false,
@@ -245,11 +249,11 @@ impl Socket {
         let seen = self.receive_as(bytes, None, libc::MSG_PEEK)?;
         let Some((seen, flags)) = seen else { return Ok(None) };
         if flags & libc::MSG_CTRUNC != 0 {
-            // A duplicate of the socket, which is never closed.
+            // Duplicates the socket's descriptor. The duplicate is never closed, so the socket stays open.
             let _ = file::control(self.raw(), libc::F_DUPFD_CLOEXEC, 0);
             return Err(libc::EPROTO);
         }
-        // Receives no more bytes than were seen before, because a descriptor may have arrived behind them.
+        // Receives no more bytes than were inspected above, because a descriptor may have arrived behind these bytes.
         let received = self.receive_as(bytes.get_mut(..seen).unwrap_or_default(), None, 0)?;
         Ok(received.map(|(received, _)| received))
     }
@@ -266,7 +270,7 @@ impl Socket {
         Ok(received.map(|(received, _)| (received, control.take())))
     }
 
-    /// Receives bytes with these flags of `recvmsg(2)`. Returns the number of bytes, and the flags of the received
+    /// Receives bytes with the given flags of `recvmsg(2)`. Returns the number of bytes, and the flags of the received
     /// message.
     fn receive_as(
         &self,
@@ -301,7 +305,7 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if self.is_own() {
-            // SAFETY: it is dropped once, here.
+            // SAFETY: the descriptor is dropped only here, and only once.
             unsafe { ManuallyDrop::drop(&mut self.descriptor) };
         }
     }
@@ -318,7 +322,7 @@ pub fn may_be_there(name: &OsStr) -> bool {
 }
 
 /// Returns the process id and the user id of a socket's peer, as the kernel reports them. The process id is 0 if the
-/// peer is in an invisible PID namespace.
+/// peer is in a PID namespace that this process can't see.
 pub fn peer(socket: impl AsRawFd) -> Option<(u32, u32)> {
     let mut peer: libc::ucred = zeros();
     c::peer(socket.as_raw_fd(), &mut peer).ok()?;
@@ -327,8 +331,8 @@ pub fn peer(socket: impl AsRawFd) -> Option<(u32, u32)> {
 
 /// Returns the owner of a socket's directory, if only root can have given the directory to that owner.
 ///
-/// This is certain if no other user can write to any directory above that directory, and only the owner can write to
-/// the directory itself. Otherwise another user could put a directory there, or mount a file system over the directory.
+/// This is certain if only root can write to each directory above that directory, and only the owner can write to the
+/// directory itself. Otherwise another user could put a directory there, or mount a file system over the directory.
 /// Every component of the directory's path must be a directory, not a symbolic link.
 #[cold]
 fn owner_by_root(name: &OsStr) -> Option<u32> {
@@ -345,7 +349,7 @@ fn owner_by_root(name: &OsStr) -> Option<u32> {
         path.get_mut(..directory.len())?.copy_from_slice(directory);
         let path = CStr::from_bytes_until_nul(&path).ok()?;
         let found = file::stat(file::open_number(libc::AT_FDCWD, path, flags).ok()?.as_raw_fd()).ok()?;
-        // `owner` is still that of the directory above.
+        // `owner` is still the owner of the parent directory.
         if owner != 0 || found.st_mode & BY_OTHERS != 0 {
             return None;
         }
@@ -356,8 +360,8 @@ fn owner_by_root(name: &OsStr) -> Option<u32> {
 
 /// The control data for one descriptor, in the kernel's layout.
 ///
-/// The part that the kernel gets ([`Control::LEN`]) ends with the descriptor, without padding: the kernel could put a
-/// second descriptor into the padding, which no code would close.
+/// The part that the kernel gets ([`Control::LEN`]) ends with the descriptor, without padding. Otherwise the kernel
+/// could put a second descriptor into the padding, and no code would close that descriptor.
 #[repr(C)]
 struct Control {
     header: libc::cmsghdr,
@@ -387,7 +391,7 @@ impl Control {
     }
 }
 
-/// Returns a message header for these bytes and for the control data, if it is given.
+/// Returns a message header for the bytes of `part` and, if there are any, for control data.
 fn message(part: &mut libc::iovec, control: Option<&mut Control>) -> libc::msghdr {
     let mut message: libc::msghdr = zeros();
     (message.msg_iov, message.msg_iovlen) = (part, 1);
@@ -398,7 +402,7 @@ fn message(part: &mut libc::iovec, control: Option<&mut Control>) -> libc::msghd
     message
 }
 
-/// Returns the socket address of a name and its length, or `None` if the name is not valid.
+/// Returns the socket address for a name, and the length of the address, or `None` if the name is not valid.
 fn address(name: &OsStr) -> Option<(libc::sockaddr_un, usize)> {
     let mut address: libc::sockaddr_un = zeros();
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;

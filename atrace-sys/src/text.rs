@@ -37,8 +37,8 @@ pub fn put_ends<const N: usize>(to: &mut [MaybeUninit<u8>], first: [u8; N], last
     }
 }
 
-/// Returns the same bytes with the type of possibly uninitialised bytes, so that they can be copied to uninitialised
-/// memory.
+/// Returns `bytes` as a slice of possibly uninitialised bytes, so that it can be copied to such a slice of
+/// uninitialised memory.
 #[inline(always)]
 pub fn as_uninit(bytes: &[u8]) -> &[MaybeUninit<u8>] {
     // SAFETY: initialised bytes are valid as `MaybeUninit`, and nothing can be written through a shared reference.
@@ -51,14 +51,14 @@ pub const fn cut(text: &str, max: usize) -> &str {
     if text.len() <= max { text } else { cut_long(text, max) }
 }
 
-/// Cuts a text as [`cut`] does. This function is not inlined: if the length were known, the compiler would
-/// unroll the loop.
+/// Cuts a text as [`cut`] does. This function is not inlined: where the length of the text is a constant, the compiler
+/// would unroll the loop.
 #[cold]
 #[inline(never)]
 const fn cut_long(text: &str, max: usize) -> &str {
     let mut end = max;
     while !text.is_char_boundary(end) {
-        end -= 1; // 0 is a boundary.
+        end -= 1; // `end` never falls below 0, which is a character boundary.
     }
     text.split_at(end).0
 }

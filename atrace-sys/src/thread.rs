@@ -3,24 +3,24 @@
 //! # Two kinds of threads
 //!
 //! A *quiet* thread ([`spawn_quiet`]) is a thread of the C library, on which no signal of the process is delivered. A
-//! *bare* thread ([`spawn_bare`]) is made by the system call `clone` alone. An event may start it, even in a signal
-//! handler or in a forked child, because nothing is allocated and no lock is taken. But it has no thread-locals, so its
-//! code may not allocate, panic or use errno. A process has at most one bare thread, which is recognised by its
-//! generation and its thread id ([`is_bare`]).
+//! *bare* thread ([`spawn_bare`]) is made by the system call `clone` alone. Code that writes an event may start a bare
+//! thread, even in a signal handler or in a forked child, because the start allocates nothing and takes no lock. But a
+//! bare thread has no thread-locals, so its code may not allocate, panic or use errno. A process has at most one bare
+//! thread, which is recognised by the generation of the process and the id of the thread ([`is_bare`]).
 //!
 //! # Signals and descriptors
 //!
-//! A program's signal handlers expect to run on the program's own threads, so helper threads block all signals. While a
-//! helper thread shares the descriptor table of the program's only thread, each `write(2)` costs more, and descriptors
-//! that the thread has open can be closed or reused by the program. So a helper thread can get a descriptor table of
-//! its own ([`leave_descriptors`]), which its own helper threads inherit.
+//! A program's signal handlers expect to run on the program's own threads, so helper threads block all signals. If a
+//! helper thread shares the descriptor table of a program with a single thread, each `write(2)` of the program costs
+//! more. Besides, the program may close the descriptors of the helper thread and reuse their numbers. So a helper
+//! thread can get a descriptor table of its own ([`leave_descriptors`]). Threads that it starts share the new table.
 //!
 //! # Data of a thread
 //!
-//! All thread-local data of this crate are one value, except a counter of the marker: whether the descriptors were
-//! given up, the thread's slot in Perfetto's producer ([`with_slot`]), and its name. The kernel cuts a thread's name at
-//! 15 bytes; [`note_name`] keeps the whole name that std has. The module [`ending`] calls a function at the end of a
-//! thread.
+//! All thread-local data of this crate, except a counter of the marker, are in one value: whether the thread has given
+//! up the process's descriptors, the thread's slot in Perfetto's producer ([`with_slot`]), and the thread's name. The
+//! kernel cuts a thread's name at 15 bytes, but [`note_name`] keeps the name that std has. The module [`ending`] calls
+//! a function at the end of a thread.
 
 #[cfg(not(no_tracing))]
 mod bare;
@@ -45,31 +45,32 @@ use crate::system;
 use crate::system::is_bare;
 pub use crate::system::{is_thread as is_there, mapped_from, stack_bounds as stack, thread_number as number};
 
-/// Starts a thread that the caller can't join and on which no signal of the process is delivered. A panic ends the
-/// thread after the panic hook has reported it. If the caller is in a shared library, the library stays loaded.
+/// Starts a thread that the caller can't join and on which no signal of the process is delivered. A panic of `body`
+/// ends the thread after the panic hook has reported the panic. If the caller is in a shared library, the library stays
+/// loaded.
 ///
-/// Signals are blocked, because a program's signal handlers expect to run on the program's own threads. The thread
-/// is not started by `std::thread`, because each thread of std takes a lock at its start: a child that is forked at
-/// that moment could never start a thread.
+/// Signals are blocked, because a program's signal handlers expect to run on the program's own threads. The thread is
+/// not started by `std::thread`, because each thread of std takes a lock at its start: a child that is forked while the
+/// lock is held could never start a thread.
 ///
 /// # Errors
 ///
 /// Returns an error if the system can't start another thread.
 pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    // A new thread has the descriptor table of the thread that makes it.
+    // A new thread shares the descriptor table of the thread that starts it.
     let has_left = has_left_descriptors();
     let run = move || {
         OWN.with(|own| own.has_left_descriptors.set(has_left));
         if let Err(thrown) = catch_unwind(AssertUnwindSafe(body)) {
-            std::mem::forget(thrown); // Dropping it may panic.
+            std::mem::forget(thrown); // Dropping the payload may panic.
         }
     };
     system::spawn(name, Box::new(run))
 }
 
-/// Prepares for a thread of [`spawn_bare`]: reads the data that [`leave_descriptors`] needs, because a bare thread
-/// can't read it, and records the present seccomp mode for [`is_confined`]. If the caller is in a shared library, the
-/// library stays loaded. Allocates.
+/// Prepares for a thread of [`spawn_bare`]. Reads the data that [`leave_descriptors`] needs, because a bare thread
+/// can't read these data. Records the present seccomp mode for [`is_confined`]. If the caller is in a shared library,
+/// the library stays loaded. Allocates.
 #[cfg(not(no_tracing))]
 pub fn prepare() {
     system::stay_loaded();
@@ -77,13 +78,13 @@ pub fn prepare() {
     CONFINED.store(system::seccomp_mode(), Ordering::Relaxed);
 }
 
-/// The seccomp mode of the thread that called [`prepare`], at that time.
+/// The seccomp mode of the thread that called [`prepare`], at the time of that call.
 #[cfg(not(no_tracing))]
 static CONFINED: AtomicU32 = AtomicU32::new(0);
 
-/// Returns whether the calling thread has given up system calls (seccomp), and the thread that called [`prepare`] had
-/// not yet done so at that time. In that case, a system call that the filter does not allow may end the process. Makes
-/// one system call (`prctl`).
+/// Returns whether the calling thread has a stricter seccomp mode than the thread that called [`prepare`] had at the
+/// time of that call. If so, a system call that the seccomp filter does not allow may end the process. Makes one system
+/// call (`prctl`).
 #[cfg(not(no_tracing))]
 pub fn is_confined() -> bool {
     system::seccomp_mode() > CONFINED.load(Ordering::Relaxed)
@@ -93,8 +94,8 @@ pub fn is_confined() -> bool {
 /// blocked.
 ///
 /// Signals of the process are then delivered to its other threads. In a thread that `body` starts, a signal that the
-/// kernel raises because of a system call, such as SIGXFSZ, is never delivered; the call returns an error. If `body`
-/// itself makes such a call, the signal is delivered when `body` has returned.
+/// kernel raises because of a system call, such as SIGXFSZ, is never delivered; the system call returns an error. If
+/// `body` itself makes such a system call, the signal is delivered when `body` has returned.
 #[cfg(not(no_tracing))]
 pub fn without_signals<T>(body: impl FnOnce() -> T) -> T {
     let _blocked = system::signals::Blocked::new(&system::signals::Signals::all());
@@ -103,12 +104,13 @@ pub fn without_signals<T>(body: impl FnOnce() -> T) -> T {
 
 /// Gives the calling thread an empty descriptor table of its own. Returns whether this succeeded.
 ///
-/// While threads share a descriptor table, the kernel counts references at each `write(2)`, even if the second
-/// thread only sleeps. After this call the thread has no descriptor of the process and keeps none open. From then
-/// on, the thread must not run code that reads, writes, opens or closes descriptors of the process.
+/// While threads share a descriptor table, the kernel counts references to the file at each `write(2)`, even if the
+/// other threads only sleep. After this call the thread has no descriptor of the process, and keeps none of the
+/// process's files open. From then on, the thread must not run code that reads, writes, opens or closes descriptors of
+/// the process.
 ///
 /// Needs `close_range(2)` of Linux 5.9. On Android this needs Android 13: in older versions, the system call filter
-/// kills an app that calls `close_range(2)`. On other systems the function changes nothing.
+/// kills an app that calls `close_range(2)`. If the call is not available, the function changes nothing.
 #[doc(alias = "close_range")]
 pub fn leave_descriptors() -> bool {
     let left = may_call_close_range() && system::leave_descriptors();
@@ -118,23 +120,23 @@ pub fn leave_descriptors() -> bool {
     left
 }
 
-/// Does the same as [`leave_descriptors`], and opens `/dev/null` as 0, 1 and 2. Otherwise, files that this thread opens
-/// would get these numbers, which libraries take for stdin, stdout and stderr.
+/// Does the same as [`leave_descriptors`], and opens `/dev/null` as the descriptors 0, 1 and 2. Otherwise, files that
+/// this thread opens would get these numbers, which libraries take for stdin, stdout and stderr.
 #[cfg(not(no_tracing))]
 pub fn have_descriptors_of_its_own() -> bool {
     let is_left = leave_descriptors();
     if is_left {
         for _ in 0..3 {
-            // It stays open: only this thread has it.
+            // The descriptor stays open; it exists only in this thread's table.
             let _ = system::file::open(c"/dev/null", libc::O_RDWR).map(std::os::fd::IntoRawFd::into_raw_fd);
         }
     }
     is_left
 }
 
-/// Returns whether the process may call `close_range(2)`. Android's system call filter allows apps this call
-/// since Android 13; an unknown call raises SIGSYS. The result of the first call is cached, because some
-/// threads may not read properties.
+/// Returns whether the process may call `close_range(2)`. Android's system call filter allows apps this call since
+/// Android 13; a call that the filter does not allow raises SIGSYS. The first result is cached, because some threads
+/// may not read properties.
 #[cfg(target_os = "android")]
 pub(crate) fn may_call_close_range() -> bool {
     use crate::properties::Properties;
@@ -151,7 +153,7 @@ pub(crate) const fn may_call_close_range() -> bool {
     true
 }
 
-/// All thread-local data of this crate, except a counter in `marker/write.rs`, which only hosts have. The data are a
+/// All thread-local data of this crate, except a counter in `marker/write.rs` that exists only on hosts. The data are a
 /// single value, because on Android each thread-local takes a thread key of the C library and additional code.
 #[derive(Debug)]
 struct ThreadData {
@@ -182,7 +184,7 @@ pub fn with_slot<R>(then: impl FnOnce(&AtomicU32) -> R) -> R {
 }
 
 /// Returns whether the calling thread has given up the process's descriptors by [`leave_descriptors`], or was started
-/// by a thread that had. Always true for a bare thread, which runs without the C library.
+/// by a thread that had given them up. Returns true for every bare thread, because it has no thread-locals.
 pub(crate) fn has_left_descriptors() -> bool {
     is_bare() || OWN.with(|own| own.has_left_descriptors.get())
 }
@@ -204,9 +206,9 @@ pub const NAME_MAX: usize = 64;
 #[cfg(not(no_tracing))]
 const KERNEL_NAME_MAX: usize = 15;
 
-/// Stores the name that std has for the calling thread, for [`with_name`].
+/// Stores the name that std has for the calling thread, so that [`with_name`] finds it.
 ///
-/// Not for signal handlers: std may allocate.
+/// Must not be called in a signal handler, because std may allocate.
 ///
 /// # Panics
 ///
@@ -219,7 +221,7 @@ pub fn note_name() {
     name[..noted.len()].copy_from_slice(noted);
     OWN.with(|own| {
         let (text, len) = &own.name;
-        // An event in a signal handler sees no name while the name changes.
+        // A signal handler that interrupts the change of the name finds no stored name.
         len.store(0, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         text.set(name);
@@ -228,8 +230,8 @@ pub fn note_name() {
     });
 }
 
-/// Calls `then` with the name of the calling thread: the kernel's name for the thread or, if that is only the beginning
-/// of the name that [`note_name`] has stored, the stored name.
+/// Calls `then` with the name of the calling thread: the kernel's name for the thread or, if the kernel has cut the
+/// name that [`note_name`] has stored, the stored name.
 ///
 /// Async-signal-safe.
 #[cfg(not(no_tracing))]

@@ -1,8 +1,8 @@
 //! Times for measuring short pieces of work: the processor's counter, and the processor time of a thread and
 //! of the process.
 //!
-//! On systems without tracing, this module has neither the counter nor processor times; a caller can only use
-//! `std::time::Instant` there.
+//! On systems without tracing, neither the counter nor processor times are available, and a caller can only use
+//! `std::time::Instant`.
 //!
 //! Source of the counters' properties: Intel's manual, volume 3, "Invariant TSC"; Arm's document "The Generic
 //! Timer".
@@ -14,8 +14,9 @@ pub use crate::system::{process_time, thread_time, time_of_thread};
 #[inline(always)]
 pub fn counter() -> u64 {
     let ticks: u64;
-    // SAFETY: every x86-64 processor has its counter, and a process that may not use it has learnt so from
-    // `has_counter`. Linux allows every program to read aarch64's virtual counter. Neither changes memory.
+    // SAFETY: every x86-64 processor has a time stamp counter, and `has_counter` has returned false if the process may
+    // not read it. Linux allows every program to read aarch64's virtual counter. Reading either counter changes no
+    // memory.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         (ticks = std::arch::x86_64::_rdtsc());
@@ -25,7 +26,7 @@ pub fn counter() -> u64 {
     ticks
 }
 
-/// Returns 0: here, no time stamp counter can be read.
+/// Returns 0: this target has no time stamp counter that can be read.
 #[cfg(any(miri, no_tracing, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 #[inline(always)]
 pub fn counter() -> u64 {
@@ -38,12 +39,13 @@ pub fn counter() -> u64 {
 pub fn has_counter() -> bool {
     // CPUID 8000_0007h, EDX bit 8: the counter has the same speed in all power states.
     #[allow(unused_unsafe, reason = "`__cpuid` is a safe function only in newer compilers")]
-    // SAFETY: every x86-64 processor has the instruction.
+    // SAFETY: every x86-64 processor has the instruction `cpuid`.
     let is_invariant = unsafe {
         let most = std::arch::x86_64::__cpuid(0x8000_0000).eax;
         most >= 0x8000_0007 && std::arch::x86_64::__cpuid(0x8000_0007).edx & 1 << 8 != 0
     };
-    // The kernel checks whether the counters of all processors agree. If not, it uses another clock source.
+    // The kernel checks whether the counters of all processors agree. If they do not agree, the kernel uses another
+    // clock source.
     let mut name = [0; 16];
     let len = crate::clock::source(&mut name);
     let is_trusted = len == 0 || name.starts_with(b"tsc\n") || name.starts_with(b"kvm-clock\n");
@@ -56,7 +58,7 @@ pub fn has_counter() -> bool {
     true
 }
 
-/// Returns false: here, no time stamp counter can be read.
+/// Returns false: this target has no time stamp counter that can be read.
 #[cfg(any(miri, no_tracing, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub fn has_counter() -> bool {
     false

@@ -1,5 +1,5 @@
-//! Replaces the module [`system`](crate::system) on systems without tracing. There, opening anything fails, so
-//! tracing is always off.
+//! Replaces the module [`system`](crate::system) on systems without tracing. On these systems, each attempt to open a
+//! property store, a marker or a library fails, so tracing is always off.
 //!
 //! In this module, types that stand for an open property store or library have no values.
 
@@ -42,7 +42,7 @@ pub(crate) mod futex {
     ///
     /// # Errors
     ///
-    /// Always.
+    /// Always returns an error, because futexes do not exist.
     pub fn wait(_: &AtomicU32, _: u32, _: Duration) -> std::io::Result<()> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
@@ -55,8 +55,8 @@ pub(crate) fn effective_ids() -> (u32, u32) {
     (0, 0)
 }
 
-/// Returns whether the process has rights that its caller does not have; on this system always
-/// false.
+/// Returns whether the process has rights that the process which executed it does not have; on this
+/// system always false.
 pub fn has_elevated_rights() -> bool {
     false
 }
@@ -75,12 +75,12 @@ pub fn around_fork(_: extern "C" fn(), _: extern "C" fn(), _: extern "C" fn()) -
 }
 
 /// Registers nothing, and returns true. So a child has the same generation (the number that identifies a process) as
-/// its parent if it has the same process id. This is harmless, because no event is ever written.
+/// its parent if both have the same process id. This is harmless, because no event is ever written.
 pub fn at_fork(_: extern "C" fn()) -> bool {
     true
 }
 
-/// Registers nothing.
+/// Registers nothing, and returns false.
 pub fn at_exit(_: extern "C" fn()) -> bool {
     false
 }
@@ -115,12 +115,12 @@ pub fn fnmatch(_: &CStr, _: &CStr) -> bool {
     false
 }
 
-/// Parses nothing. Returns no number.
+/// Parses nothing. Returns no number, and the whole text as the rest.
 pub fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
     (None, text)
 }
 
-/// Parses nothing. Returns no number.
+/// Parses nothing. Returns no number, and the whole text as the rest.
 pub fn strtoimax(text: &CStr) -> (Option<i64>, &CStr) {
     (None, text)
 }

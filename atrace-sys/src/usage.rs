@@ -16,7 +16,7 @@ pub struct Usage {
     pub faults: u64,
     /// The number of context switches.
     pub switches: u64,
-    /// The largest resident size that any of the processes has had, in KiB.
+    /// The largest resident size that the process, or one of the children for which it waited, has had, in KiB.
     pub peak_kib: u64,
 }
 
@@ -27,7 +27,8 @@ pub struct Usage {
 ///
 /// Returns `EINVAL` if there is no such process.
 pub fn processor_time(process: u32) -> io::Result<u64> {
-    // The kernel's number of a process's clock: the inverted process id, and 2 for the scheduler's precise time.
+    // The kernel's number of a process's clock consists of the inverted process id, shifted by three bits, and 2 for
+    // the scheduler's precise time.
     let clock = !(process as libc::clockid_t) << 3 | 2;
     clock_time(clock, true).ok_or_else(io::Error::last_os_error)
 }
@@ -39,7 +40,7 @@ pub fn processor_time(process: u32) -> io::Result<u64> {
 ///
 /// Returns `ECHILD` if this process has no such child.
 pub fn wait(child: u32) -> io::Result<(i32, Usage)> {
-    // The child's own clock has nanoseconds. `wait4` has microseconds and includes the child's children.
+    // The child's own clock counts nanoseconds. `wait4` reports microseconds and includes the child's children.
     let own_ns = processor_time(child).unwrap_or_default();
     let (mut status, mut usage) = (0, zeros::<libc::rusage>());
     while let Err(e) = c::wait4(child as i32, &mut status, &mut usage) {
@@ -58,16 +59,16 @@ pub fn wait(child: u32) -> io::Result<(i32, Usage)> {
     Ok((status, used))
 }
 
-/// Counts the instructions of the processes that the calling thread starts, and of their children.
+/// A counter of the instructions of the processes that the calling thread starts, and of their children.
 ///
-/// The count of a process begins when it executes a program. The count still includes a process after it has
-/// ended.
+/// In each process, the counting begins when the process executes a program. The count still includes the instructions
+/// of a process after the process has ended.
 #[derive(Debug)]
 pub struct Instructions(File);
 
 impl Instructions {
-    /// Starts to count. If the system does not let this user count instructions in the kernel, only instructions in the
-    /// programs are counted.
+    /// Starts to count. If the system does not let this user count instructions in the kernel, only instructions
+    /// outside the kernel are counted.
     ///
     /// # Errors
     ///
@@ -80,7 +81,8 @@ impl Instructions {
     /// Opens a counter. `linux/perf_event.h` lists the types and events of counters.
     fn open(kind: u32, event: u64) -> io::Result<Self> {
         const CLOSE_ON_EXEC: i32 = 8;
-        // Disabled, inherited by children, without the hypervisor, enabled by `exec`.
+        // The counter is disabled at first, is inherited by children, does not count in the hypervisor, and is enabled
+        // by `exec`.
         const FLAGS: u64 = 1 | 1 << 1 | 1 << 6 | 1 << 12;
         const NO_KERNEL: u64 = 1 << 5;
         let first = u64::from_ne_bytes({
@@ -97,7 +99,7 @@ impl Instructions {
     ///
     /// # Errors
     ///
-    /// Returns the error of reading the counter.
+    /// Returns the system's error if the counter can't be read.
     pub fn read(&self) -> io::Result<u64> {
         let mut count = [0; 8];
         (&self.0).read_exact(&mut count)?;

@@ -6,8 +6,8 @@
 //! - [`OnceRef`] is empty at first. An empty `OnceRef` consists of zeroes, so a large table of them takes no room in
 //!   the file of a program.
 //!
-//! `OnceLock` and `LazyLock` can't be used here: a thread waits while another thread initialises the value, and that
-//! other thread may not exist in a forked child.
+//! `OnceLock` and `LazyLock` can't be used here: with them, a thread waits while another thread initialises the value,
+//! and that other thread may not exist in a forked child.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -72,7 +72,7 @@ impl<T: Sync + 'static> AtomicRef<T> {
     }
 }
 
-/// Either empty or a `&'static T`. It is empty at first and is usually set once.
+/// An atomic reference that is either empty or a `&'static T`. It is empty at first and is usually set once.
 ///
 /// # Examples
 ///
@@ -125,8 +125,8 @@ impl<T: Sync + 'static> OnceRef<T> {
         self.0.store(Self::pointer(target), Ordering::Release);
     }
 
-    /// Empties the reference and returns its former value. No other caller of this function gets
-    /// the same reference.
+    /// Empties the reference and returns its former value. If several threads call this function at
+    /// once, only one of them gets the value.
     #[cfg(not(no_tracing))]
     pub fn take(&self) -> Option<&'static T> {
         Self::target(self.0.swap(std::ptr::null_mut(), Ordering::AcqRel))
@@ -204,7 +204,7 @@ unsafe impl<T> Place for Box<T> {}
 /// Calls `set` with a reference to the value in `new`. If `set` succeeds, the value is never dropped; otherwise `new`
 /// is dropped.
 ///
-/// `set` must not publish the reference if it fails.
+/// If `set` fails, it must not have published the reference.
 pub(crate) fn offer<L: Place<Target: 'static>, E>(
     new: L,
     set: impl FnOnce(&'static L::Target) -> Result<(), E>,
@@ -221,19 +221,21 @@ pub(crate) fn offer<L: Place<Target: 'static>, E>(
 #[repr(C, align(64))]
 pub struct Line(pub [AtomicU64; 8]);
 
-/// Allocates cache lines that are never freed. Their words are 0. The system provides the pages only when they are
-/// first used.
+/// Allocates cache lines that are never freed. Their words are 0. The system provides memory for the pages of the lines
+/// only when they are first used.
 pub fn zeroed_lines<const COUNT: usize>() -> &'static [Line; COUNT] {
-    // For small alignments only, std asks the allocator for zeroed memory, which leaves new pages untouched. So this
-    // function allocates words, and one line more than needed.
+    // Std asks the allocator for zeroed memory, which leaves new pages untouched, only if the type's alignment is
+    // small. So this function allocates words instead of lines, and one line more than needed, so that the words
+    // contain enough aligned lines.
     let words = Box::leak(vec![0_u64; 8 * (COUNT + 1)].into_boxed_slice());
-    // Miri reports no leak of memory to whose beginning a static refers.
+    // Miri does not report memory as leaked if a static points to the beginning of that memory.
     #[cfg(miri)]
     {
         static KEPT: std::sync::Mutex<Vec<AtomicPtr<u64>>> = std::sync::Mutex::new(Vec::new());
         KEPT.lock().into_iter().for_each(|mut kept| kept.push(AtomicPtr::new(words.as_mut_ptr())));
     }
-    // SAFETY: atomics have the size and the bits of their integers, an aligned part is returned, and nothing else refers to it.
+    // SAFETY: atomics have the size and the bits of their integers, the lines are an aligned part of the words, and
+    // nothing else refers to the words.
     let (_, lines, _) = unsafe { words.align_to_mut::<Line>() };
     lines.first_chunk().expect("an aligned part of so many lines")
 }

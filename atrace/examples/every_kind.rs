@@ -34,7 +34,8 @@ fn names() -> Vec<Name> {
         let other = begin.replace('|', "/");
         Name { given: given.into(), begin: begin.into(), last: other.clone(), inner: other }
     };
-    // Two bytes a character, so that the limit may fall within one; `B|`, the pid and `|` come before the name.
+    // The longest name has two bytes per character, so that the limit may fall within a character. `B|`, the pid and
+    // `|` come before the name.
     let head = 2 + std::process::id().to_string().len() + 1;
     let room = |behind: usize| "é".repeat((1023 - head - behind) / 2);
     vec![
@@ -82,7 +83,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         atrace_begin(TAG, given);
         pause();
         atrace_end(TAG);
-        // Two of the names are empty to the reader.
+        // Perfetto takes two of the names for empty.
         let count = names().iter().filter(|other| other.begin == *begin).count();
         slices.push(format!("{{\"name\": {}, \"count\": {count}}}", json(begin)));
 
@@ -127,7 +128,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     slices.push("{\"name\": \"outer\"}".to_owned());
     slices.push("{\"name\": \"inner 1\", \"parent\": \"outer\"}".to_owned());
-    // The reader stops at some texts without a word: this one must arrive.
+    // Some texts could make Perfetto's reader stop without an error. This last instant shows that it did not stop.
     atrace_instant(TAG, "the end");
     instants.push("{\"name\": \"the end\"}".to_owned());
     switched.restore()?;

@@ -33,7 +33,8 @@ fn write_instant(check: GateCheck, record: &Record<'_>) {
     let Some(enabled) = check.enabled() else { return };
     if enabled.is_perfetto() {
         let origin = Origin(record);
-        // `log` has no static data of a callsite that could have a number, so its texts are sent with each event.
+        // `log` has no static data for each callsite. So a callsite has no number, and its texts are sent with each
+        // event.
         let site = Site::new(None, "log", record.level() as u8, &origin);
         let mut text = TextBuffer::default();
         let message = text.write(|writer| writer.push_fmt(*record.args()));
@@ -69,7 +70,7 @@ impl About for Origin<'_> {
 
 pub(crate) fn main() {
     static TRACER: Tracer = Tracer { tag: PreparedTag::new(AtraceTag::App) };
-    const { assert!(Level::Error as u8 == 1 && Level::Trace as u8 == 5) }; // The numbers of `Site::new`.
+    const { assert!(Level::Error as u8 == 1 && Level::Trace as u8 == 5) }; // `Site::new` takes these numbers.
     log::set_logger(&TRACER).expect("no other logger is set");
     log::set_max_level(LevelFilter::Trace);
     info!("started");

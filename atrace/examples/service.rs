@@ -6,10 +6,9 @@
 //! atrace run -- target/debug/examples/service
 //! ```
 //!
-//! This command makes the file `service.pftrace`, which <https://ui.perfetto.dev> opens. The trace shows: on
-//! each thread the slices of its work (`parse`, `render 7`); on a track `requests` a slice for each request's
-//! whole life, most of which is waiting; the counters `waiting` and `answered`; and instants for unusual
-//! events.
+//! `atrace run` makes the file `service.pftrace`, which <https://ui.perfetto.dev> opens. The trace shows: on each
+//! thread the slices of its work (`parse`, `render 7`); on a track `requests` a slice for each request's whole life,
+//! most of which is waiting; the counters `waiting` and `answered`; and instants for unusual events.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -91,7 +90,8 @@ async fn connection(stream: TcpStream, service: Arc<Service>) -> std::io::Result
     let mut line = String::new();
     while stream.read_line(&mut line).await? > 0 {
         let number = parse(&line);
-        // An await may change the thread, so a slice that spans an await is async. Its number identifies it.
+        // An await may change the thread, so a slice that spans an await is async. The number of the request identifies
+        // the slice.
         atrace_async_for_track_begin_args(TAG, "requests", format_args!("request {number}"), number, &[]);
         let answer = answer(number, &service).await;
         atrace_async_for_track_end(TAG, "requests", number);

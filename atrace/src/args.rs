@@ -36,8 +36,8 @@ pub enum Arg<'a> {
     Flow(u64),
 }
 
-/// The arguments of an event, which can be written as text and encoded. They are passed as a trait object, so that a
-/// program without arguments does not contain the code that formats and encodes them.
+/// The arguments of an event, which can be written as text (for ATrace) and encoded (for Perfetto). They are passed as
+/// a trait object, so that a program without arguments does not contain the code that formats and encodes them.
 pub(crate) trait Arguments {
     /// Appends the arguments to a name as text.
     fn push(&self, writer: &mut NameWriter<'_>);

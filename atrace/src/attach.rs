@@ -3,9 +3,10 @@
 //!
 //! # How it works
 //!
-//! On a host, the process's socket thread (`atrace-perfetto`) sleeps on the serial of the user's property store.
-//! `atrace record` sets a property there (`debug.atrace.service`) as soon as it listens for programs. The thread wakes
-//! and connects. If a service runs already, the thread connects at once.
+//! On a host (Linux without Android), the process's *socket thread*, which talks to Perfetto's service, sleeps on the
+//! serial of the user's property store. `atrace record` sets a property there (`debug.atrace.service`) as soon as it
+//! listens for programs. This wakes the thread, which then connects to the service. If a service runs already, the
+//! thread connects at once.
 //!
 //! If no service runs yet, the events of the process go to its sink until the first session (recording by the service),
 //! at the same cost as without this module. From the first session on, the backend is chosen for each event
@@ -19,9 +20,9 @@
 //!
 //! # Forks
 //!
-//! In a forked child, the first event starts the child's own thread: the fork handler sets the bit `ASK` among the
-//! enabled tags, and the event finds this bit. Without the bit, the event would end at the gate if the parent has had
-//! no session yet.
+//! In a forked child, the first event starts the child's own thread: among the enabled tags, the fork handler sets the
+//! bit `ASK`, which means that the process must connect; the event finds this bit. Without the bit, the gate would find
+//! that the tag is off, if the parent has had no session yet.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -67,7 +68,8 @@ pub(crate) fn attach() {
         producer::seek(serial);
         state::publish();
     }
-    // Without a thread, a watch that began before hears of no session. This function can't return an error.
+    // If no thread can be started, watches that began before are not told of sessions. `attach` can't return this
+    // error.
     let _ = watch::sessions_are_possible();
 }
 

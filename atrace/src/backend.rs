@@ -12,20 +12,22 @@
 //!
 //! # Paths
 //!
-//! A process that never was a producer of Perfetto has one backend, its sink. If that is the marker, inlined code finds
-//! it by one reference ([`sink::first`]). In a producer, a tag is usually enabled by Perfetto's sessions only. The two
-//! words of the gate show this case, so inlined code tests it, too ([`is_only_in_sessions`]). A function that is not
-//! inlined ([`select`]) handles all other cases.
+//! A process that never was a producer of Perfetto has one backend, its sink. If the sink is the marker, inlined code
+//! finds it by one reference ([`sink::first`]). In a producer, a tag is usually enabled by Perfetto's sessions only.
+//! Two words of the gate (`gate/mod.rs`) show whether this is so; inlined code tests these words, too
+//! ([`is_only_in_sessions`]). A function that is not inlined ([`select`]) handles all other cases.
 //!
-//! [`emit`] writes the events of all functions of `events.rs` and of scoped slices: it checks the gate, builds the event,
-//! chooses the backend, and passes the event to [`Backend::write`]. All of this is compiled for the parts that the event
-//! has, so an event has one call between the gate and the function that writes the packet or the system call that writes
-//! the message. A tracer's [`Enabled`](crate::tracer::Enabled) has the backend already; it passes an event without a
-//! callsite to `Backend::write`, too, and an event with a callsite to Perfetto's producer. The end of a slice goes to the
-//! backend that wrote its begin ([`end_by_sink`], [`end_track_by_sink`], and the producer's functions).
+//! [`emit`] writes the events of all functions of `events.rs` and of scoped slices: it checks the gate, builds the
+//! event, chooses the backend, and passes the event to [`Backend::write`]. All of this is compiled separately for each
+//! set of parts that an event can have. So an event makes only one call between the gate and the function that writes
+//! the packet, or the system call that writes the message. A tracer's [`Enabled`](crate::tracer::Enabled) holds the
+//! backend that was already chosen. It passes events without a callsite to `Backend::write`, too, and events with a
+//! callsite to Perfetto's producer. The end of a slice goes to the backend that wrote the slice's begin
+//! ([`end_by_sink`], [`end_track_by_sink`], and the producer's functions).
 //!
-//! Some `inline` attributes depend on `debug_assertions`. An event may be written on the stack of a signal handler, whose
-//! stack is small. So a function must not reserve stack for buffers that only some of its callers need.
+//! Some `inline` attributes depend on `debug_assertions`, because in an unoptimised build each inlined function
+//! enlarges the stack frame of its caller. An event may be written on the stack of a signal handler, which is small. So
+//! a function must not reserve stack for buffers that only some of its callers need.
 
 use crate::AtraceTag;
 use crate::args::{Arg, Arguments};
@@ -57,10 +59,10 @@ pub fn only_atrace(tag: AtraceTag) -> AtraceTag {
 }
 
 /// Returns `tag` with the restriction that its events go to Perfetto's memory only, or [`AtraceTag::Never`] if this
-/// process can't be a producer, for lack of memory or because the crate was built without the feature `perfetto`.
-/// Prepares the process to be a producer, and therefore may allocate.
+/// process can't be a producer, for lack of memory or because the crate was built without the feature `perfetto`. This
+/// function prepares the process to be a producer, and therefore may allocate.
 pub fn only_perfetto(tag: AtraceTag) -> AtraceTag {
-    // The bit is looked at only where the backend is chosen for each event.
+    // The bit has an effect only after `enable_perfetto` has made each event choose its backend.
     if sink::enable_perfetto() { (tag - ONLY_ATRACE) | ONLY_PERFETTO } else { AtraceTag::Never }
 }
 
@@ -97,11 +99,11 @@ impl BackendTags {
 }
 
 /// Returns whether a tag is enabled in `word`, a value of [`Watch::backend_tags`](crate::watch::Watch::backend_tags).
-/// The tag may be restricted to one backend.
+/// The tag may be restricted to one backend, by [`only_atrace`] or [`only_perfetto`].
 pub fn backend_tags_enable(word: u64, tag: AtraceTag) -> bool {
     let perfetto = if tag.intersects(ONLY_ATRACE) { 0 } else { word >> 32 };
     let atrace = if tag.intersects(ONLY_PERFETTO) { 0 } else { word };
-    // `valid` clears the upper half.
+    // `valid(tag)` has no bits in the upper half, so the upper half of `atrace` does not count.
     (atrace | perfetto) & valid(tag) != 0
 }
 
@@ -109,8 +111,8 @@ pub fn backend_tags_enable(word: u64, tag: AtraceTag) -> bool {
 /// check, whose result is `check`, has found that the tag may be enabled.
 ///
 /// The result does not depend on `begins_with_sessions`, but the cost does: with `true`, this function looks for
-/// Perfetto's sessions before it looks for the marker. That is cheaper for events with constant names, which usually go
-/// to Perfetto's memory.
+/// Perfetto's sessions before it looks for the marker. This order is cheaper for events with constant names, which
+/// usually go to Perfetto's memory.
 #[inline(always)]
 pub(crate) fn enabled(check: GateCheck, tag: AtraceTag, begins_with_sessions: bool) -> Option<Backend> {
     if !check.is_sure() && !refresh::refreshed().intersects(tag & AtraceTag::ValidMask) {
@@ -136,15 +138,16 @@ pub(crate) fn is_enabled(check: GateCheck, tag: AtraceTag) -> bool {
 }
 
 /// Returns true if the words of the gate show that the tag is enabled only by Perfetto's sessions. The result may be
-/// false even if this is so.
+/// false even if only sessions enable the tag.
 #[inline(always)]
 fn is_only_in_sessions(tag: AtraceTag) -> bool {
     gate::is_only_in_sessions(valid(tag)) && !tag.intersects(ONLY_ATRACE)
 }
 
-/// Chooses between the sink and Perfetto's memory, by the whole rule. `sink` is the reference that an event loads first.
+/// Chooses between the sink and Perfetto's memory, by the complete rule (see the top of this file). `sink` is the
+/// result of [`sink::first`].
 ///
-/// Marked as cold, so that its callers keep nothing in saved registers for it.
+/// The function is marked as cold, so that its callers save no registers for this rare call.
 #[cold]
 #[inline(never)]
 fn select(sink: &'static Sink, tag: AtraceTag) -> Option<Backend> {
@@ -189,7 +192,7 @@ pub(crate) trait Part {
     fn get(self) -> Option<Self::Of>;
 }
 
-/// The absent part may be a track or a name, so its type is one that both may have.
+/// The part `()` may stand for a track or a name, so its type `Of` is a type that both may have.
 impl Part for () {
     type Of = &'static str;
 
@@ -208,8 +211,9 @@ impl<N: Source> Part for N {
     }
 }
 
-/// The arguments of an event as a parameter: a slice, or `()` for none. So the function for events without arguments
-/// does not contain the code that formats and encodes them.
+/// The arguments of an event as a parameter: a slice of arguments, or `()` if the event has none. The type `()` makes
+/// the compiler build a separate function for events without arguments, without the code that formats and encodes
+/// arguments.
 pub(crate) trait Args: Copy {
     /// Returns whether there are no arguments.
     fn is_none(&self) -> bool;
@@ -244,9 +248,10 @@ impl Args for &[Arg<'_>] {
 
 /// Writes an event if its tag is enabled. Only the gate's check is inlined into the caller.
 ///
-/// The parts of the event are parameters of their own, so they are passed in registers. `kind` is a closure, so that its
-/// type tells the compiler which kind it returns; a cookie or a value is captured. The rest is compiled for each function
-/// that calls this one, and for each type of its parts that a program uses.
+/// The parts of the event are parameters of their own, so they are passed in registers. `kind` is a closure, because
+/// its type tells the compiler which kind of event it returns; the closure captures the event's cookie or value. The
+/// code after the gate is compiled for each function that calls `emit`, and for each combination of parts' types that a
+/// program uses.
 #[inline(always)]
 pub(crate) fn emit<'t, R: Outcome>(
     tag: AtraceTag,
@@ -290,14 +295,14 @@ impl Backend {
     /// Writes an event, without checking whether its tag is enabled. Returns the backend that wrote the event, or `None`
     /// if no backend did.
     ///
-    /// A name that must be formatted writes itself into the message for the sink; for Perfetto it is first written into a
-    /// buffer. Formatting may run the program's own code; that code may write events, too, because the thread's writer
-    /// is not in use yet.
+    /// For the sink, a name that must be formatted is formatted directly into the message. For Perfetto, it is first
+    /// formatted into a buffer, because formatting may run the program's own code. This code may write events, too: at
+    /// this time, the thread's writer (its state for writing packets) is not in use yet.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn write<N: Source>(self, tag: AtraceTag, event: Event<'_, N>) -> Option<Written> {
-        /// One function for all events with a text as their name, so that only messages for the marker are built by
-        /// inlined code.
+        /// Writes an event whose name is a text. All such events share this function if the sink is a library, so that
+        /// inlined code builds only messages for the marker.
         #[inline(never)]
         fn by_library(sink: &Sink, event: &Event<'_>) -> Option<Written> {
             sink.write(*event)
@@ -311,26 +316,27 @@ impl Backend {
         let mut buffer = N::buffer();
         let event = Event { kind, track, name: name.map(|name| name.text(&mut buffer)), args };
         match self {
-            // A copy: the compiler would store the event in memory for Perfetto, too, if its address were passed.
+            // Passes a copy: if the address of `event` itself were passed, the compiler would store it in memory in
+            // Perfetto's case, too.
             Self::Atrace(sink) => by_library(sink, &{ event }),
             Self::Perfetto => write_packet(tag, &event),
         }
     }
 }
 
-/// Writes an event into Perfetto's memory: by the function of the producer that is made for the fields that the event
-/// has.
+/// Writes an event into Perfetto's memory, by the producer's function for the fields that this event has.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
-    /// `producer::count`, outlined for a name whose hash has to be computed. For a constant name it is inlined.
+    /// Calls `producer::count` for a name whose hash must be computed. This function is not inlined; for a constant
+    /// name, `producer::count` is called directly.
     #[inline(never)]
     fn count(tags: u64, name: &str, value: i64) -> Option<Written> {
         producer::count(tags, name, hash::of_name(name), value)
     }
     let tags = valid(tag);
     let Event { kind, track, name, args } = *event;
-    let name = name.unwrap_or_default(); // `event.name` still shows whether there is one.
+    let name = name.unwrap_or_default(); // `event.name` still shows whether the event has a name.
     let key = match kind {
         Kind::Begin | Kind::Instant if args.is_none() => {
             let kind = if kind == Kind::Begin { Type::Begin } else { Type::Instant };
@@ -356,7 +362,8 @@ fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
             return producer::write(&producer::Event { track, value, ..event });
         }
         Kind::AsyncBegin(cookie) => TrackKey::of_async(Type::Begin, cookie),
-        // The name is that of the track. Unlike a begin, the packet does not repeat it.
+        // The name of the slice is also the name of its track. The packet of an end, unlike that of a begin, has no
+        // name besides the track.
         Kind::AsyncEnd(cookie) => {
             return producer::write_as::<OnTrack>(
                 TrackKey::of_async(Type::End, cookie),
@@ -367,7 +374,7 @@ fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
         }
         Kind::TrackBegin(cookie) => TrackKey::named(Type::Begin, cookie),
         Kind::TrackEnd(cookie) => TrackKey::named(Type::End, cookie),
-        // A begin or an instant with arguments has no track; only the type in the key is used.
+        // A begin or an instant with arguments has no track of its own; only the event's type in this key is used.
         Kind::Begin => TrackKey::named(Type::Begin, 0),
         Kind::Instant | Kind::TrackInstant => TrackKey::INSTANT,
     };
@@ -407,13 +414,13 @@ fn write_packet_with(
     })
 }
 
-/// Ends the youngest slice of the calling thread, whose begin was written to the sink.
+/// Ends the youngest slice of the calling thread. The begin of this slice was written to the sink.
 #[inline(always)]
 pub(crate) fn end_by_sink() {
     Backend::Atrace(choice::present()).write(AtraceTag::Never, Event::END);
 }
 
-/// Ends a slice on a track, whose begin was written to the sink.
+/// Ends a slice on a track. The begin of this slice was written to the sink.
 #[inline(never)]
 pub(crate) fn end_track_by_sink(track: &str, cookie: i32) {
     let event = Event { track: Some(track), ..Event::of(Kind::TrackEnd(cookie.into())) };

@@ -1,8 +1,8 @@
 //! One event, before it is encoded for a backend.
 //!
-//! An [`Event`] becomes a message for ATrace (`sink/mod.rs`) or a packet for Perfetto (`backend.rs`). Building and
-//! encoding are inlined into one function for each kind of event, so the compiler drops the code for the parts that a
-//! kind of event does not have.
+//! An [`Event`] becomes a message for ATrace (`sink/mod.rs`) or a packet for Perfetto (`backend.rs`). The code that
+//! builds and encodes an event is inlined into one function for each kind of event, so the compiler drops the code for
+//! parts that this kind of event does not have.
 //!
 //! The name of an event has one of the types of [`Source`](crate::name::Source): a text, a constant, or a value that
 //! writes the name into the message. A packet needs an event whose name is a [`Text`].

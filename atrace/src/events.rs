@@ -1,8 +1,8 @@
 //! The functions that write events: slices, async slices, instants and counters.
 //!
-//! Each function passes the parts of its event to [`emit`] (`backend.rs`). [`emit`] checks the gate first, inlined into
-//! the function's caller. If the gate says "off", nothing is called. Otherwise [`emit`] determines whether the tag is
-//! enabled and, if so, writes the event by the backend of the tag.
+//! Each function passes the parts of its event to [`emit`] (`backend.rs`). [`emit`] first checks, by code that is
+//! inlined into the function's caller, whether the tag may be enabled (the *gate*, `gate/mod.rs`). If not, it calls no
+//! function. Otherwise it determines whether the tag is enabled and, if so, writes the event by the tag's backend.
 
 use crate::args::Arg;
 use crate::attach::attach;
@@ -15,16 +15,17 @@ use crate::{AtraceTag, refresh};
 /// Reads the properties now, instead of at the first event. Also tries again to open the backend, if opening failed for
 /// a temporary reason when the library was loaded.
 ///
-/// On a host, this function also lets `atrace record` find the process. If a Perfetto service runs, this function
-/// connects to the service as [`connect`](crate::perfetto::connect) does. Otherwise a thread sleeps until the same user
-/// begins a recording, and then connects within a second. The thread does not poll, and no code of the program runs on
-/// it. A service that is started in another way is found only when a property of the store changes next, for example at
-/// the next recording;
-/// [`connect`](crate::perfetto::connect) polls for a service instead. The process is not found if it has elevated rights
-/// (`AT_SECURE`), or if the variable `ATRACE_BACKEND` or `ATRACE_MARKER` has a value.
+/// On a Linux host (not on Android), this function also lets `atrace record` find the process. If a Perfetto service
+/// runs, this function connects to the service as [`connect`](crate::perfetto::connect) does. Otherwise a thread sleeps
+/// until the same user begins a recording, and then connects within a second. The thread does not poll, and no code of
+/// the program runs on it. A service that `atrace record` did not start is found only when a property of the user's
+/// store changes next, for example at the next recording. In contrast, [`connect`](crate::perfetto::connect) polls for
+/// a service. The process is not found if it has elevated rights (`AT_SECURE`), or if the variable `ATRACE_BACKEND` or
+/// `ATRACE_MARKER` has a value.
 ///
-/// This function waits until the thread has tried to connect, so that the program may confine itself after the call. This
-/// takes some 100 µs; on a busy machine it takes until the thread is scheduled, for at most 5 s.
+/// This function waits until the thread has tried to connect, so that the program may give up system calls (seccomp)
+/// after the call. The wait takes some 100 µs. On a busy machine it lasts until the thread is scheduled, but at most 5
+/// s.
 ///
 /// A call of this function is optional. It may allocate and start a thread, so a signal handler must not call
 /// it.
@@ -34,8 +35,8 @@ pub fn atrace_init() {
     atrace_get_enabled_tags();
 }
 
-/// Returns the tags that are enabled in this process, for ATrace or in a session of Perfetto. While it is not known which
-/// sessions exist, all tags count as enabled. Returns [`AtraceTag::NotReady`] after
+/// Returns the tags that are enabled in this process, for ATrace or in a session of Perfetto. As long as the process
+/// does not know which sessions exist, all tags count as enabled. Returns [`AtraceTag::NotReady`] after
 /// [`atrace_set_tracing_enabled`]`(false)`.
 pub fn atrace_get_enabled_tags() -> AtraceTag {
     refresh::tags()
@@ -44,10 +45,10 @@ pub fn atrace_get_enabled_tags() -> AtraceTag {
 /// Returns whether at least one of the tags in `tag` is enabled. Call this before work that is done only for
 /// a trace.
 ///
-/// While it is not known which sessions of Perfetto exist, all tags count as enabled. Like the first event of a process,
-/// the first call may connect to Perfetto's service and wait for its answer.
+/// As long as the process does not know which sessions of Perfetto exist, all tags count as enabled. Like the first
+/// event of a process, the first call may connect to Perfetto's service and wait for its answer.
 ///
-/// The functions that write events check their tag themselves.
+/// The functions that write events make this check themselves.
 ///
 /// # Examples
 ///
@@ -80,9 +81,9 @@ pub fn atrace_set_tracing_enabled(enabled: bool) {
 /// Reads the properties and the name of the process again, and checks whether the marker is still open.
 ///
 /// A call is needed if the process was renamed, or if a property `debug.atrace.app_*` or `debug.atrace.prefer_sdk` was
-/// changed and `debug.atrace.tags.enableflags` was not set after it. As in libcutils, an event notices only that
-/// `debug.atrace.tags.enableflags` was set. ([Descriptors](crate#descriptors) and [Confinement](crate#confinement) name
-/// two other cases.)
+/// changed and `debug.atrace.tags.enableflags` was not set after it. As in libcutils, an event notices a change of the
+/// properties only if `debug.atrace.tags.enableflags` was set. ([Descriptors](crate#descriptors) and
+/// [Confinement](crate#confinement) describe two other cases in which a call is needed.)
 pub fn atrace_update_tags() {
     refresh::update();
     crate::watch::tags_may_have_changed();
@@ -92,7 +93,7 @@ pub fn atrace_update_tags() {
 /// slice.
 ///
 /// The message for ATrace is `B|pid|name`. Slices of a thread nest. Prefer
-/// [`begin_scoped_event`](crate::begin_scoped_event), whose value ends the slice when it is dropped.
+/// [`begin_scoped_event`](crate::begin_scoped_event), which returns a guard that ends the slice.
 ///
 /// # Examples
 ///
@@ -169,9 +170,9 @@ pub fn atrace_async_end_named(tag: AtraceTag, name: impl EventName, cookie: i32)
 
 /// Begins an async slice on the track named `track_name`.
 ///
-/// The message for ATrace is `G|pid|track_name|name|cookie`. The end must have the same track and cookie. The
-/// cookie must be unique among the slices that are open on the track. A viewer shows each track as a row. Async
-/// slices without a track share one row for each name.
+/// The message for ATrace is `G|pid|track_name|name|cookie`. The end must have the same track and cookie. The cookie
+/// must be unique among the slices that are open on the track. A viewer shows each track as a row. It shows async
+/// slices without a track in one row for each name.
 #[doc(alias = "atrace_async_for_track_begin_body")]
 #[inline(always)]
 pub fn atrace_async_for_track_begin(tag: AtraceTag, track_name: &str, name: &str, cookie: i32) {
@@ -262,8 +263,8 @@ pub fn atrace_counter(tag: AtraceTag, name: impl EventName, value: i64) {
 
 /// Sets the counter named `name` to a floating-point `value`.
 ///
-/// Perfetto gets the value unchanged. For ATrace it is rounded to an integer and written as `C|pid|name|value`; NaN and
-/// infinities are dropped.
+/// Perfetto gets the value unchanged. For ATrace the value is rounded to an integer and written as `C|pid|name|value`;
+/// a counter event with NaN or an infinity is dropped.
 #[inline(always)]
 pub fn atrace_f64(tag: AtraceTag, name: &str, value: f64) {
     emit(tag, (), name, move || Kind::Float(value.to_bits()), ())

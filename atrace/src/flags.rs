@@ -2,10 +2,10 @@
 //!
 //! - `debug.atrace.tags.enableflags` is the mask of tags, a number that is parsed as by `strtoull(…, 0)`. If the text
 //!   is not a number, or the number is too large, no tag is enabled. An empty or missing property counts as 0.
-//! - [`AtraceTag::App`] does not depend on the number. It is enabled if one of the patterns `debug.atrace.app_0` …
-//!   `app_{N-1}` matches argv\[0\] (or, on a host, the last path component of argv\[0\]), where N is the value of
-//!   `debug.atrace.app_number`.
-//! - [`AtraceTag::Always`] is enabled if the mask is a number, whatever the number is.
+//! - [`AtraceTag::App`] does not depend on the bits of this number. It is enabled if one of the patterns
+//!   `debug.atrace.app_0` … `app_{N-1}` matches argv\[0\] (or, on a host, the last path component of argv\[0\]), where
+//!   N is the value of `debug.atrace.app_number`.
+//! - [`AtraceTag::Always`] is enabled if the mask is a number, even if it is 0.
 //!
 //! Source: `libcutils/trace-dev.inc` of AOSP.
 
@@ -36,7 +36,7 @@ pub(crate) struct AppKey {
 impl AppKey {
     pub(crate) fn new(number: i32) -> Self {
         let mut key = Self { text: [0; APP_PREFIX.len() + 11], len: 0 };
-        // It fits: an i32 has at most eleven characters.
+        // The key fits into the buffer, because an i32 has at most eleven characters.
         let _ = write!(key, "{APP_PREFIX}{number}");
         key
     }
@@ -85,7 +85,8 @@ fn app_matches(get: &impl Fn(&str) -> Option<Value>) -> bool {
     }
     process::with_argv0(|name| {
         let Some(name) = name else { return false };
-        // Not an iterator: in an unoptimised build each adaptor takes room on the stack, which may be a signal handler's.
+        // This is a loop, not an iterator: in an unoptimised build each adaptor takes room on the stack, which may be a
+        // signal handler's.
         for index in 0..number {
             if pattern_matches(get(AppKey::new(index).as_str()), name) {
                 return true;

@@ -9,10 +9,10 @@
 //! # What is done
 //!
 //! - A shared library that contains this crate, such as a plugin, is kept loaded until the process ends. `dlclose` does
-//!   not unmap it, because there is no way to end its threads and to remove its fork handlers, thread keys, descriptors
-//!   and memory.
+//!   not unmap the library, because there is no way to end its threads and to remove its fork handlers, thread keys,
+//!   descriptors and memory.
 //! - The sink is chosen: the environment is read, and the marker and the properties, or a library, are opened.
-//! - With `ATRACE_BACKEND=perfetto`, memory is prepared with which the first event can connect to the service.
+//! - With `ATRACE_BACKEND=perfetto`, the memory that the first event needs to connect to the service is allocated.
 //! - The variable `ATRACE_STATE` is read, so that an event can create the state page without reading the environment.
 //!
 //! If the sink could not be opened for a temporary reason, some functions that write no events (`atrace_init`, `sink`,
@@ -47,8 +47,8 @@ static IS_SKIPPED: AtomicBool = AtomicBool::new(false);
 ///
 /// This is for programs that switch or examine other programs and are not traced themselves, such as the command
 /// `atrace`. The call must come before the library's own initializer, which runs from `.init_array`. So call this
-/// function from a section `.init_array.N` with N below 65535, which the linker places before `.init_array`. Later
-/// calls, such as [`sink()`](crate::sink()), open what they need.
+/// function from a section `.init_array.N` with N below 65535, which the linker places before `.init_array`. If the
+/// program calls functions such as [`sink()`](crate::sink()) later, these open the files that they need.
 ///
 /// ```
 /// #[used]

@@ -3,8 +3,9 @@
 /// Traces the rest of the function (or block) as a slice that is named by the function's path, such as
 /// `my_crate::Type::method`.
 ///
-/// The argument is the tag. While the tag is off, the macro costs only the check. The macro works even if the crate was
-/// renamed in `Cargo.toml`. Each thread sends the name to Perfetto's service only once in many events.
+/// The argument is the tag. While the tag is off, the macro costs only the check. The macro works even if the caller's
+/// `Cargo.toml` gives this crate another name. Each thread sends the name to Perfetto's service only once in many
+/// events.
 ///
 /// # Examples
 ///

@@ -8,13 +8,14 @@ use crate::producer::{Number, hash};
 
 pub(crate) use self::source::{Source, Text};
 
-/// A constant name. Each thread sends the text to Perfetto's service once, and again only after many events. (A counter's
-/// name is the name of a track. A thread remembers up to eight of these, fewer if they share a place.) An event
-/// for Perfetto contains only a number that stands for the name. Without arguments, async slices and events on named
-/// tracks are exceptions: they contain the text, and a session's `filter_dynamic_event_names` treats it like other texts.
+/// A constant name. Each thread sends the text to Perfetto's service once, and again only after many events. (The name
+/// of a counter is sent as the name of its track. A thread remembers the names of up to eight tracks, or fewer if they
+/// share a place in its table.) An event for Perfetto contains only a number that stands for the name. Async slices and
+/// events on named tracks are exceptions if they have no arguments: they contain the text, and a session's option
+/// `filter_dynamic_event_names` treats this text like a name that is not constant.
 ///
-/// Define a `Name` as a `static`, and pass a reference to any function that takes an [`EventName`].
-/// [`trace_name!`](crate::trace_name) creates such a static by itself. Events for ATrace contain the whole text.
+/// Define a `Name` as a `static`, and pass a reference to any function that takes an [`EventName`]. The macro
+/// [`trace_name!`](crate::trace_name) defines such a static itself. Events for ATrace contain the whole text.
 ///
 /// # Examples
 ///
@@ -40,16 +41,16 @@ impl Name {
         Self { text, interned: Interned { number: Number::new(), hash: hash::of_name(text) } }
     }
 
-    /// Returns a name with the identity of this constant and with `text`: the constant's own text or, for a traced
-    /// function, the function's path. The text must always be the same.
+    /// Returns a name that has the identity of this constant, and the text `text`: the constant's own text or, for a
+    /// traced function, the function's path. All calls for the same constant must pass the same text.
     #[inline(always)]
     pub(crate) const fn with_text<'a>(&'a self, text: &'a str) -> Text<'a> {
         Text { text, interned: Some(&self.interned) }
     }
 }
 
-/// Identifies a constant name, by the number of its callsite and a hash, from which the number of a counter's track is
-/// made.
+/// The identity of a constant name: the number of its callsite, and the hash of its text, from which the number of a
+/// counter's track is computed.
 #[derive(Debug)]
 pub(crate) struct Interned {
     number: Number,
@@ -65,8 +66,8 @@ pub(crate) struct Interned {
 /// | [`fmt::Arguments`], from `format_args!` | formatted directly into the message. If formatting a value panics, `<panicked>` takes the place of the rest, and the program continues (where panics unwind) |
 /// | a closure `FnOnce(&mut NameWriter<'_>)` | what the closure writes, piece by piece. If it panics, the panic goes on to the caller, and no event is written |
 ///
-/// If formatting a value, or a closure, forks the process, the child's copy of an event for the marker contains the
-/// parent's process id.
+/// If a closure, or code that formats a value, forks the process, both processes write the event. In the child's
+/// message to the marker, the process id is that of the parent.
 ///
 /// # Examples
 ///
@@ -94,16 +95,17 @@ mod source {
     use crate::message::WriteName;
     use crate::name::Interned;
 
-    /// The operations on a name that backends need. Other crates have no access to this trait, so their types can't be
+    /// The operations that backends need on a name. Other crates have no access to this trait, so their types can't be
     /// names of events.
     pub trait Source: WriteName {
         /// Whether the name exists as text, so that it need not be formatted.
         const IS_TEXT: bool;
 
-        /// Whether the name is a constant, so that an event may have its number instead of its text.
+        /// Whether the name is a constant, so that an event may contain the name's number instead of its text.
         const IS_CONSTANT: bool = false;
 
-        /// The memory in which a name that must be formatted becomes a text. A name that exists as text needs none: `()`.
+        /// The buffer in which a name that must be formatted becomes a text. A name that exists as text needs no
+        /// buffer, so its `Buffer` is `()`.
         type Buffer;
 
         /// Returns an empty buffer.

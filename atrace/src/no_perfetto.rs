@@ -1,6 +1,6 @@
 //! Replaces `producer.rs` in a build without the feature `perfetto`, and on systems without tracing.
 //!
-//! This module has the same items as `producer.rs`. They do nothing.
+//! This module has the same items as `producer.rs`. Its functions do nothing.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -242,8 +242,8 @@ impl Recording {
     }
 }
 
-/// With the backend, dropping a recording ends it. This type has a drop, too, so that a program with `drop(recording)`
-/// compiles without a warning in both builds.
+/// In a build with the feature, dropping a `Recording` ends the recording. This type implements `Drop`, too, so that a
+/// program with `drop(recording)` compiles without a warning in both builds.
 impl Drop for Recording {
     fn drop(&mut self) {
         match self.0 {}
@@ -325,7 +325,8 @@ pub(crate) trait Form<'a> {
     type More;
 }
 
-/// Defines a form of events by the types of its arguments.
+/// Defines a form of events (a set of events with the same fields) by the types of the arguments that `write_as`
+/// takes for these events.
 macro_rules! form {
     ($name:ident, $key:ty, $text:ty, $more:ty) => {
         pub(crate) struct $name;

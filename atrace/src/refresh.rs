@@ -1,8 +1,8 @@
 //! Reads which tags are enabled, and publishes them in the words of the gate.
 //!
-//! This code runs for an event if the check at the gate does not show that the event's tag is off: the serial has
-//! changed, the gate is claimed, or the tag's bit is set. If the words of the gate are not valid, [`refreshed`]
-//! calls [`read`], which reads the properties.
+//! This code runs for an event if the check at the gate (`gate/mod.rs`) does not show that the event's tag is off: the
+//! serial has changed, a thread has claimed the gate's local word, or the tag's bit is set. If the words of the gate
+//! are not valid, [`refreshed`] calls [`read`], which reads the properties.
 //!
 //! # Where the tags come from
 //!
@@ -13,17 +13,18 @@
 //! | libandroid | its answer to "is tracing enabled?", for [`AtraceTag::App`] |
 //!
 //! After a switch of tracing, a library may give an old answer for a moment. Such an answer is not published:
-//! `sink/reload.rs` determines when libcutils' mask is up to date, `sink/debounce.rs` when libandroid's answer is.
-//! Until then, every event asks the library.
+//! `sink/reload.rs` determines when libcutils' mask is up to date, and `sink/debounce.rs` when libandroid's answer is
+//! up to date. Until then, every event asks the library.
 //!
-//! Perfetto's producer stores the tags that sessions want in a word, which the gate reads as its foreign word. If the
-//! foreign word is already libcutils' mask, the sessions' tags are copied into the gate's local word.
+//! Perfetto's producer stores the tags that sessions want in a word, which the gate reads as its *foreign word* (tags
+//! that other code stores). If the foreign word is already libcutils' mask, the sessions' tags are copied into the
+//! gate's *local word* (tags that this module stores).
 //!
 //! # Threading
 //!
-//! Events call [`refreshed`], even in signal handlers and in a child that was forked while another thread
-//! held a lock. So these functions neither allocate nor take a lock (libcutils takes a lock of its own when it
-//! reloads). Variables that need much stack are in separate functions that are not inlined.
+//! Events call [`refreshed`], even in signal handlers and in a child that was forked while another thread held a lock.
+//! So `refreshed` and the functions that it calls neither allocate nor take a lock (libcutils takes a lock of its own
+//! when it reads its tags again). Variables that need much stack are in separate functions that are not inlined.
 //!
 //! When the tags are published at the gate, the state page is updated, too ([`crate::state`]).
 
@@ -49,14 +50,14 @@ static PREFERRED: AtomicU64 = AtomicU64::new(0);
 /// Whether tracing is disabled in this process by [`set_enabled`]`(false)`.
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// Returns the enabled tags. This may open the sink and therefore allocate, so an event must not call it.
+/// Returns the enabled tags. This function may open the sink and therefore allocate, so an event must not call it.
 pub(crate) fn tags() -> AtraceTag {
     choice::chosen();
     gate::tags().unwrap_or_else(refreshed)
 }
 
-/// Reads which tags are enabled, for at least one backend. An event calls this if the gate's check has not shown whether
-/// its tag is enabled.
+/// Reads which tags are enabled for at least one backend. An event calls this function if the check at the gate
+/// (`gate/mod.rs`) has not shown whether the event's tag is enabled.
 #[cold]
 #[inline(never)]
 pub(crate) fn refreshed() -> AtraceTag {
@@ -89,23 +90,25 @@ pub(crate) fn preferred() -> AtraceTag {
 }
 
 /// Adapts the gate and the state page to a change of the tags that sessions want, or of the state of the connection.
-/// Usually the socket thread calls this (see `on_change` in `atrace-perfetto`).
+/// Usually the socket thread, which talks to Perfetto's service, calls this function (see `on_change` in
+/// `atrace-perfetto`).
 fn sessions_changed() {
-    // The first session of a process that has only looked for a service (`attach.rs`).
+    // The condition is true at the first session of a process that until now only looked for a service (`attach.rs`).
     if !sink::is_perfetto_enabled()
         && producer::tags_word().is_some_and(|tags| tags.load(Ordering::Relaxed) != 0)
     {
         choose_per_event();
     }
     state::publish();
-    // With libcutils the gate's local word has a copy of the sessions' tags. The next event renews it.
+    // If the sink is libcutils, the gate has a copy of the sessions' tags, in its local word. The next event renews
+    // this copy.
     if let Sink::Cutils(_) = choice::present() {
         gate::forget();
     }
 }
 
-/// Returns the time after which the tags must be read again, if a library's last answer may be out of date. Returns
-/// `None` if the answer is up to date.
+/// Returns the time after which the tags must be read again, if the last answer of libcutils or libandroid may be out
+/// of date. Returns `None` if the answer is up to date.
 pub(crate) fn look_again_after() -> Option<Duration> {
     let is_settled = gate::published().is_some() || choice::present().is_settled();
     (!is_settled).then_some(sink::APART)
@@ -135,7 +138,8 @@ pub(crate) fn update() {
 #[cold]
 #[inline(never)]
 fn refresh() -> AtraceTag {
-    // While there is no sink, each event comes here, until a caller that may allocate opens the sink.
+    // While there is no sink, each event calls this function, until another function, which may allocate, opens the
+    // sink.
     if choice::current().is_waiting() {
         return if is_disabled() { AtraceTag::NotReady } else { AtraceTag::empty() };
     }
@@ -155,7 +159,7 @@ pub(crate) fn awaited(properties: &Properties) -> (Wait<'_>, u32) {
 /// Returns the serial that the gate must compare.
 fn serial(properties: &'static Properties) -> Serial {
     match properties.find(FLAGS) {
-        // Without a word that can be loaded, this asks the property system for the serial.
+        // If the property's serial has no word that can be loaded, this asks the property system for the serial.
         Some(property) => {
             Serial { word: property.serial_word(), value: property.serial(), is_property: true }
         }
@@ -175,22 +179,24 @@ pub(crate) fn choose_per_event() {
     gate::forget();
 }
 
-/// Makes the word with the tags of Perfetto's sessions visible at the gate: as its foreign word, unless the foreign word
-/// is libcutils' mask.
+/// Makes the gate read the word with the tags of Perfetto's sessions, as its [foreign word](crate::gate), unless the
+/// foreign word is libcutils' mask.
 fn see_sessions(sink: &'static Sink) {
     if let Some(tags) = producer::tags_word() {
         gate::see_sessions(tags, !matches!(sink, Sink::Cutils(_)));
     }
 }
 
-/// Registers [`sessions_changed`] to be called by the socket thread.
+/// Registers [`sessions_changed`] as a function that the socket thread (which talks to Perfetto's service) calls after
+/// a change.
 pub(crate) fn follow_sessions() {
     static SESSIONS_CHANGED: fn() = sessions_changed;
     producer::on_change(&SESSIONS_CHANGED);
 }
 
-/// Makes the tags of Perfetto's sessions visible at the gate, and reads the property [`PREFER`]. This function is not
-/// inlined, because the value of the property takes room on the stack, and the stack of a signal handler may be small.
+/// Makes the gate (`gate/mod.rs`) read the tags of Perfetto's sessions, and reads the property [`PREFER`]. This
+/// function is not inlined, because the value of the property takes room on the stack, and the stack of a signal
+/// handler may be small.
 #[cold]
 #[inline(never)]
 fn follow_perfetto(sink: &'static Sink) {
@@ -203,8 +209,8 @@ fn follow_perfetto(sink: &'static Sink) {
     }
 }
 
-/// Reads which tags are enabled for ATrace, publishes them at the gate, and returns them. An event may call
-/// this.
+/// Reads which tags are enabled for ATrace, publishes these tags at the gate, and returns them. An event may call this
+/// function.
 fn read() -> AtraceTag {
     /// A serial that prevents a publication of the tags, so that every event reads the tags again.
     const UNSURE: Serial = Serial { word: None, value: 0, is_property: false };
@@ -230,7 +236,7 @@ fn read() -> AtraceTag {
         }
         (_, Some(properties)) => serial(properties),
         (_, None) if sink.is_waiting() => UNSURE,
-        // A sink without properties can't be switched on.
+        // Without properties, nothing can switch tracing on for this sink.
         (_, None) => Serial { word: Some(&NO_SERIAL), value: 0, is_property: false },
     };
     let mut is_never_published = false;
@@ -239,7 +245,7 @@ fn read() -> AtraceTag {
             let mask = cutils.library.enabled_tags();
             GATE.foreign.set(mask);
             is_never_published = serial.word.is_none();
-            // The sessions' tags go into the local word, because the foreign word is the library's mask.
+            // The sessions' tags go into the gate's local word, because its foreign word is the library's mask.
             (Some(producer::tags().bits()), AtraceTag::from_bits_retain(mask.load(Ordering::Relaxed)))
         }
         _ if DISABLED.load(Ordering::SeqCst) => (Some(DISABLED_BIT), AtraceTag::NotReady),
@@ -250,7 +256,7 @@ fn read() -> AtraceTag {
         }
         _ => {
             is_never_published = sink.is_waiting();
-            // A closure of its own, to use less of the stack, which may be a signal handler's.
+            // This is a closure of its own, to use less stack: the stack may be that of a signal handler.
             let read = |properties: &'static Properties| {
                 flags::enabled_tags(|key| properties.find(key)?.read().map(|(_, value)| value))
             };

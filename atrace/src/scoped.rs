@@ -13,11 +13,11 @@ use crate::slice::Slice;
 /// A guard that ends its slice when it is dropped.
 ///
 /// The guard writes the end if and only if the begin was written. So each begin in the trace has its end, even if
-/// tracing is switched between them. (libandroid omits the end if tracing was switched off.) In a forked child the guard writes nothing, because the slice belongs to the
-/// parent.
+/// tracing is switched between them. (Exception: libandroid omits the end if tracing was switched off.) In a forked
+/// child the guard writes nothing, because the slice belongs to the parent.
 ///
-/// The guard can't be sent to another thread, because an end closes the youngest slice of the thread that
-/// writes it:
+/// The guard can't be sent to another thread, because an end closes the youngest slice of the thread that writes the
+/// end:
 ///
 /// ```compile_fail,E0277
 /// use atrace::{AtraceTag, begin_scoped_event};
@@ -79,10 +79,10 @@ pub fn begin_scoped_event_args(tag: AtraceTag, name: impl EventName, args: &[Arg
     emit(tag, (), name, || Kind::Begin, args)
 }
 
-/// Begins a slice that is named by the path of a function, until the guard is dropped. Only the macros of this crate
-/// call this. `callsite` identifies the name; its own text is not used. `marker` is an item with the name `here` that is
-/// defined in the function's body. This costs fewer instructions than [`emit`], because the compiler knows the path in
-/// the caller.
+/// Begins a slice that is named by the path of a function, and that ends when the guard is dropped. Only the macros of
+/// this crate call this function. `callsite` identifies the name; the text of `callsite` is not used. `marker` is an
+/// item with the name `here` that is defined in the body of the function to trace. This takes fewer instructions than
+/// [`emit`], because the compiler knows the path in the caller.
 #[doc(hidden)]
 #[inline(always)]
 pub fn begin_scoped_event_at<T>(tag: AtraceTag, callsite: &'static Name, marker: &T) -> ScopedEvent {

@@ -1,8 +1,10 @@
-//! Slices that know whether their begin was written, for tracers: [`Slice`] and [`TrackSlice`].
+//! The values that a tracer keeps for open slices, and that show whether the begin was written: [`Slice`] and
+//! [`TrackSlice`].
 //!
-//! An end must be written by the backend that wrote the begin, whichever tags are enabled by then. A forked child has
-//! copies of its parent's slices and must not end them; a child is recognised by its process generation
-//! ([`atrace_sys::fork`]), which differs from the parent's. So a [`Slice`] has an *origin*, which is one word:
+//! The backend that wrote the begin of a slice must also write the end, whichever tags are enabled by then. A forked
+//! child has copies of its parent's slices and must not end them. A child is recognised by the generation of its
+//! process ([`atrace_sys::fork`]), a number that differs from its parent's. So a [`Slice`] has an *origin*, which is
+//! one word:
 //!
 //! ```text
 //! by ATrace      the generation of the process
@@ -20,8 +22,8 @@ use crate::message::Kind;
 use crate::name::EventName;
 use crate::producer::{self, Site, Track, TrackKey, Type, Written};
 
-/// The origin of a slice: the process and the backend that wrote the begin and, for Perfetto's backend, the tags. The
-/// end must be written by the same backend.
+/// The origin of a slice: the process and the backend that wrote the begin and, for Perfetto's backend, the tags. This
+/// backend must also write the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SliceOrigin(NonZeroU64);
 
@@ -33,18 +35,19 @@ enum SliceEnd {
 }
 
 const TAGS: u64 = AtraceTag::ValidMask.bits();
-/// The bit of the word that marks a slice in Perfetto's memory. The generation of a process never has this
-/// bit.
+/// The bit of an origin ([`SliceOrigin`]) that marks a slice in Perfetto's memory. The generation of a process never
+/// has this bit.
 const BY_PERFETTO: u64 = 1 << 63;
 
-/// Returns the origin of a slice in Perfetto's memory, without its tags.
+/// Returns the origin ([`SliceOrigin`]) of a slice in Perfetto's memory, without the slice's tags.
 #[inline(always)]
 fn by_perfetto(generation: Generation) -> u64 {
     generation.number() << TAGS.trailing_ones() | BY_PERFETTO
 }
 
 impl SliceOrigin {
-    /// Returns the origin of a slice that this process begins now, or `None` if the word would be 0.
+    /// Returns the origin ([`SliceOrigin`]) of a slice that this process begins now, or `None` if the origin's word
+    /// would be 0.
     #[inline(always)]
     fn now(written: Written, tag: AtraceTag) -> Option<Self> {
         let word = match written {
@@ -68,14 +71,14 @@ impl SliceOrigin {
     }
 }
 
-/// A slice that the calling thread has begun and must end. The value knows whether the begin was written.
+/// A slice that the calling thread has begun and must end. The value exists only if the begin was written, or counts as
+/// lost for Perfetto.
 ///
 /// A `Slice` is for code that itself records which slices are open, such as a `tracing` subscriber. Dropping a
 /// `Slice` writes no end. Other code should use [`ScopedEvent`](crate::ScopedEvent), which ends its slice when
 /// it is dropped.
 ///
-/// A `Slice` is neither `Send` nor `Sync`, because an end closes the youngest slice of the thread that writes
-/// it.
+/// A `Slice` is neither `Send` nor `Sync`, because an end closes the youngest slice of the thread that writes the end.
 ///
 /// ```compile_fail,E0277
 /// fn is_send<T: Send>() {}
@@ -89,8 +92,9 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Writes the end if this process wrote the begin, even if the tag has been disabled meanwhile. In Perfetto's memory
-    /// the end has the arguments in `args`, as [`Encoder`] encodes them for this callsite.
+    /// Writes the end if this process wrote the begin, even if the tag has been disabled meanwhile. If the slice is in
+    /// Perfetto's memory, the end gets the arguments in `args`: the callsite, and the arguments that an [`Encoder`] has
+    /// encoded for it.
     ///
     /// [`Encoder`]: crate::tracer::Encoder
     #[inline(always)]
@@ -129,7 +133,7 @@ fn end_slice_with(origin: SliceOrigin, site: Site<'_>, args: &[u8]) {
     }
 }
 
-/// An async slice on a named track. Like a [`Slice`], the value knows whether the begin was written.
+/// An async slice on a named track, whose begin was written.
 ///
 /// A `TrackSlice` may end on any thread. Dropping it writes no end.
 #[derive(Debug)]
@@ -143,19 +147,20 @@ pub struct TrackSlice {
 }
 
 impl TrackSlice {
-    /// Begins a slice as [`atrace_async_for_track_begin`](crate::atrace_async_for_track_begin) does, with a name of
-    /// any type. Returns `None` if the begin was not written. Unlike [`Enabled::begin`](crate::tracer::Enabled::begin), this
-    /// includes a begin that counts as lost.
+    /// Begins a slice as [`atrace_async_for_track_begin`](crate::atrace_async_for_track_begin) does, with a name of any
+    /// type. Returns `None` if the begin was not written. It also returns `None` if the begin counts as lost for
+    /// Perfetto, unlike [`Enabled::begin`](crate::tracer::Enabled::begin).
     #[inline(always)]
     pub fn begin(tag: AtraceTag, track_name: &str, name: impl EventName, cookie: i32) -> Option<Self> {
         emit(tag, track_name, name, move || Kind::TrackBegin(cookie.into()), ())
     }
 
-    /// Writes the end if this process wrote the begin, even if the tag has been disabled meanwhile. The track must be that
-    /// of the begin.
+    /// Writes the end if this process wrote the begin, even if the tag has been disabled meanwhile. `track` must be the
+    /// track of the begin.
     ///
-    /// In Perfetto's memory the end has the arguments in `args`, as for [`Slice::end`], and its timestamp is `time`, in
-    /// nanoseconds of `CLOCK_BOOTTIME` (see [`now`]). If `time` is 0, the timestamp is the present time.
+    /// If the slice is in Perfetto's memory, the end gets the arguments in `args`, as for [`Slice::end`], and its
+    /// timestamp is `time`, in nanoseconds of `CLOCK_BOOTTIME` (see [`now`]). If `time` is 0, the timestamp is the
+    /// present time.
     ///
     /// [`now`]: crate::tracer::now
     #[inline(always)]

@@ -1,8 +1,8 @@
 //! The state page: a text that describes the tracing of this process, for other processes such as `atrace
 //! doctor`.
 //!
-//! [`state_page`] lists the lines. The process writes it again after it has read the properties, when events
-//! can't be written (after 1, 2, 4, 8 … failures), when a subscriber's filter is added or removed, and when Perfetto's
+//! [`state_page`] lists the lines of the page. The process writes the page again after it has read the properties, when
+//! events can't be written (after 1, 2, 4, 8 … failures), when a tracer's watch begins or ends, and when Perfetto's
 //! sessions or the connection change. So an event usually writes the page only if the event is the first one after a
 //! switch of tracing, or if the event itself can't be written.
 
@@ -17,8 +17,9 @@ use crate::producer;
 use crate::sink::{self, choice};
 use crate::status::status;
 
-/// The serial and the tags that were last read from the gate, for use while a thread reads the properties. The half of
-/// the word that holds the tags has no bit for the tag `NotReady`, so [`DISABLED_BIT`] stands for that tag.
+/// The serial and the tags that were last read from the gate (`gate/mod.rs`). They are used while the gate has no valid
+/// tags, because a thread is reading the properties. The half of the word that holds the tags has no bit for the tag
+/// `NotReady`, so [`DISABLED_BIT`] stands for that tag.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 fn packed(serial: u32, tags: AtraceTag) -> u64 {
@@ -26,7 +27,7 @@ fn packed(serial: u32, tags: AtraceTag) -> u64 {
     u64::from(serial) << 32 | disabled | (tags.bits() & AtraceTag::ValidMask.bits())
 }
 
-/// Publishes `tags` in the state page, unless the previous publication was made by this function with the same tags.
+/// Publishes `tags` in the state page, unless this function has also made the previous publication, with the same tags.
 /// Use this function for tags that are never published at the gate.
 pub(crate) fn publish_unsure(tags: AtraceTag) {
     let tags = packed(0, tags);
@@ -37,7 +38,8 @@ pub(crate) fn publish_unsure(tags: AtraceTag) {
 
 static FILTERS: AtomicU32 = AtomicU32::new(0);
 
-/// Counts the watches of tracers that cache the enabled tags: one more if `began` is true, otherwise one less.
+/// Updates the number of watches by tracers that cache the enabled tags: adds one if `began` is true, and otherwise
+/// subtracts one. Then publishes the page.
 pub(crate) fn note_tracer(began: bool) {
     if began {
         FILTERS.fetch_add(1, Ordering::Relaxed);
@@ -67,9 +69,12 @@ pub(crate) fn publish() {
 /// | `dropped` | how many events could not be written, and the last errno |
 /// | `library`, `lacks` | the library that events go to; a function that the library does not have |
 /// | `properties` | the property store |
-/// | `serial`, `tags` | the serial of the flags property (or of the whole store, if that property does not exist) when it was last read, and the tags enabled since, in hexadecimal |
+/// | `serial`, `tags` | the serial that was last read (see below), and the tags enabled since, in hexadecimal |
 /// | `perfetto` | the state of the connection to Perfetto's service, if the process may connect; a system error is `errno N` |
-/// | `filters` | how many [watches of tracers](crate::watch::watch_backends) there are, with those that the process inherited at a fork and that no longer run |
+/// | `filters` | the number of [tracers' watches](crate::watch::watch_backends) |
+///
+/// `serial` is the serial of the property `debug.atrace.tags.enableflags` or, if this property does not exist, of the
+/// whole property store. In a forked child, `filters` also counts the parent's watches, which do not run in the child.
 ///
 /// # Examples
 ///
@@ -90,8 +95,8 @@ fn describe(text: &mut Text<'_>) {
     let id = process::id();
     let digits = id.bytes();
     text.line("pid", str::from_utf8(&digits[..id.len_with_bar() - 1]).unwrap_or("?"));
-    // The tags are read from the gate here, and not passed in by the caller that read the properties: the slower of two such
-    // callers would overwrite the newer tags.
+    // The tags are read from the gate here. If the caller that read the properties passed them in, the slower of two
+    // such callers would overwrite newer tags.
     if let Some((serial, tags)) = gate::published() {
         LAST.store(packed(serial, tags), Ordering::Relaxed);
     }

@@ -36,7 +36,7 @@ impl Status {
         self.state == ConnectionState::CONNECTED
     }
 
-    /// Returns how many sessions are open in this process, whichever tags they want. A
+    /// Returns the number of sessions that are open in this process, whichever tags these sessions want. A
     /// [recording](crate::perfetto::record_to) into a file counts as a session. Returns 0 if the process has not asked
     /// for a connection to the service.
     pub fn sessions(&self) -> u32 {

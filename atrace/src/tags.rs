@@ -16,12 +16,12 @@ use bitflags::bitflags;
 bitflags! {
     /// A set of tags. An event is written if at least one of its tags is enabled.
     ///
-    /// The bits are those of libcutils (`cutils/trace.h`). A set may contain bits for which there is no constant.
-    /// [`Always`](Self::Always) is enabled even if no tag was switched on, unless the property
+    /// The bits are those of libcutils (`cutils/trace.h`). A set may also contain bits for which this type has no
+    /// constant. [`Always`](Self::Always) is enabled even if no tag was switched on, unless the property
     /// `debug.atrace.tags.enableflags` is not a number, the process has disabled tracing, or events go through
     /// libandroid; [`Never`](Self::Never) is never enabled. [`App`](Self::App) follows the properties
-    /// `debug.atrace.app_*`. The property `debug.atrace.tags.enableflags` switches the other tags. If it is not a number, no tag is
-    /// enabled.
+    /// `debug.atrace.app_*`. The property `debug.atrace.tags.enableflags` switches the other tags. If this property is
+    /// not a number, no tag is enabled.
     ///
     /// # Examples
     ///

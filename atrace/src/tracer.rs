@@ -1,14 +1,15 @@
 //! The interface for tracers. A *tracer* is code that passes the events of another library, such as `tracing`, to this
 //! crate. With this interface, a tracer can check a tag once for several events, keep a value for each open slice that
-//! shows whether the begin was written, describe callsites, and encode arguments itself.
+//! shows whether the begin was written, describe callsites (the places in the program that write events), and encode
+//! arguments.
 //!
 //! `examples/log.rs` is a small tracer, for the crate `log`.
 //!
 //! # One check for several events
 //!
-//! A check has two steps. [`PreparedTag::check`] is the gate's check: a few inlined instructions, which usually find
-//! that tracing is off. Otherwise [`GateCheck::enabled`] determines whether a tag is enabled, and chooses the backend.
-//! The resulting [`Enabled`] writes any number of events without another check.
+//! A check has two steps. [`PreparedTag::check`] is the check of the *gate*: a few inlined instructions, which usually
+//! find that the tag is off. If the tag may be enabled, [`GateCheck::enabled`] determines whether it is, and chooses
+//! the backend. The resulting [`Enabled`] writes any number of events without another check.
 //!
 //! At the place where an event is written, a tracer should inline only [`PreparedTag::check`], and call the rest of
 //! its code only if it gets a [`GateCheck`].
@@ -28,8 +29,8 @@
 //! # Names
 //!
 //! A [`NameWriter`](crate::NameWriter) has faster functions for a name that consists of many pieces
-//! ([`push_pieces`](crate::NameWriter::push_pieces)). [`TextBuffer`] is a buffer on the stack for a text that is not an
-//! event's name yet.
+//! ([`push_pieces`](crate::NameWriter::push_pieces)). [`TextBuffer`] is a buffer on the stack in which a tracer can
+//! compose a text before it passes the text to a function.
 
 use atrace_sys::text::cut;
 
@@ -46,14 +47,14 @@ pub use crate::producer::{About, ArgKey, Encoder, Number, Scalar, Site, flow_num
 pub use crate::sink::is_perfetto_enabled;
 pub use crate::slice::{NamedTrack, Slice, TrackSlice};
 
-/// The result of a check at the gate which found that at least one of the tags may be enabled.
+/// The result of [`PreparedTag::check`] if at least one of the tags may be enabled.
 #[derive(Clone, Copy, Debug)]
 pub struct GateCheck {
     found: gate::GateCheck,
     tag: AtraceTag,
 }
 
-/// Tags prepared for checks.
+/// Tags, with the precomputed bits that a check of these tags tests.
 ///
 /// # Examples
 ///
@@ -86,22 +87,22 @@ pub struct PreparedTag {
 }
 
 impl PreparedTag {
-    /// Prepares these tags for checks at the gate.
+    /// Prepares the tags in `tag` for checks.
     #[inline(always)]
     pub const fn new(tag: AtraceTag) -> Self {
         Self { tag, mask: gate::Mask::of(tag) }
     }
 
-    /// Checks at the gate whether at least one of the tags may be enabled. Returns `None` if certainly none
-    /// of them is.
+    /// Checks by a few inlined instructions whether at least one of the tags may be enabled. Returns `None` if it is
+    /// certain that no tag is enabled.
     #[inline(always)]
     pub fn check(self) -> Option<GateCheck> {
         self.mask.check().map(|found| GateCheck { found, tag: self.tag })
     }
 
-    /// Checks at the gate whether a session of Perfetto's may want one of the tags. This takes fewer instructions than
-    /// [`check`](Self::check). If the result is false, no session wants any of the tags at this moment; if it is
-    /// true, the next event may still go to another backend.
+    /// Checks whether a session of Perfetto's may want one of the tags. This takes fewer instructions than
+    /// [`check`](Self::check). If the result is false, no session wants any of the tags at this moment. If the result
+    /// is true, the next event may still go to another backend.
     #[inline(always)]
     pub fn may_be_in_session(self) -> bool {
         producer::EXISTS && self.mask.is_in_session()
@@ -122,10 +123,10 @@ impl GateCheck {
     }
 }
 
-/// A tag that is enabled, and the backend for its events.
+/// Tags of which at least one is enabled, and the backend for their events.
 ///
-/// The functions of an `Enabled` do not check the tag again: for ATrace, they write events even if tracing was switched
-/// off meanwhile. So use it only for events of the same moment, and do not store it.
+/// The functions of an `Enabled` do not check the tags again: for ATrace, they write events even if tracing was
+/// switched off meanwhile. So use an `Enabled` only for events of the same moment, and do not store it.
 #[derive(Clone, Copy, Debug)]
 pub struct Enabled {
     backend: Backend,
@@ -148,8 +149,9 @@ impl Enabled {
     /// Begins a slice as [`atrace_begin_args`](crate::atrace_begin_args) does, without arguments. Returns `None` if the
     /// begin was not written.
     ///
-    /// For Perfetto the result is also a slice if the begin was [lost](crate::perfetto::Status::lost) because the
-    /// memory was full, or because the service had not reported its sessions yet. In that case the end is lost, too.
+    /// For Perfetto, the function also returns a slice if the begin was [lost](crate::perfetto::Status::lost) because
+    /// the memory was full, or because the service had not reported its sessions yet. In that case the end is lost,
+    /// too.
     #[inline(always)]
     pub fn begin(self, name: impl EventName) -> Option<Slice> {
         Outcome::of(self.backend.write(self.tag, Event::new(Kind::Begin, name)), self.tag)
@@ -184,8 +186,8 @@ impl Enabled {
     /// is not 0, the slice began at that time, in nanoseconds of `CLOCK_BOOTTIME` (see [`now`]). A program that reads
     /// the trace while it is still being written may discard events with an old `time`.
     ///
-    /// Each thread remembers some tracks that it has described. So a track that is used again and again costs
-    /// less.
+    /// A thread describes a track to the service before its first event on the track, and remembers some tracks that it
+    /// has described. So an event costs less on a track that the thread has used recently.
     #[inline(always)]
     pub fn begin_on_track_at(
         self,

@@ -1,22 +1,25 @@
 //! Measures the cost of tracing, with confidence intervals.
 //!
-//! The modules, in this order: a module only uses itself and the modules above it in the list.
+//! The modules are listed in the order of their dependencies: a module uses only itself and the modules above it.
 //!
-//! - [`catalogue`]: all benches, cases and promises, and the results that the original benchmarks published.
-//! - [`stats`]: the crate `atrace-paired`, which computes medians with 95 % intervals from rounds.
+//! - [`catalogue`]: all benches, cases (measured operations) and promises (limits for results), and the results that
+//!   the original benchmarks published.
+//! - [`stats`]: the crate `atrace-paired`, which computes medians with 95 % intervals from repeated measurements.
 //! - [`instruments`]: clocks, CPUs, the allocation counter, the kernel's information about threads.
-//! - [`row`]: the exchange format: a measured row, the file of rows, and the environment of the measurement.
+//! - [`row`]: the exchange format: a row (the result of a case), the file of rows, and the environment of the
+//!   measurement.
 //! - [`table`]: tables, and how they are written.
-//! - [`promise`]: judges promises by measurements.
+//! - [`promise`]: decides by the measurements whether the promises are kept.
 //! - [`harness`]: the command line, the sink and the cleanup of a measuring process.
 //! - [`subjects`]: the measured code: every kind of event, in Rust and in C++, and every kind of subscriber.
-//! - [`measure`]: runs cases side by side, so that changes of the machine cancel out: in one process, in several
-//!   processes, on several threads, and as whole programs. Also counts instructions.
+//! - [`measure`]: runs cases side by side, so that changes of the machine's speed cancel out in comparisons: in one
+//!   process, in several processes, on several threads, and as whole programs. Also counts instructions.
 //! - [`report`]: makes a report of all measurements, from the files that the benches have written.
 //!
-//! A measured number takes this path: a loop (`subjects/events.rs`) is timed beside other loops (`measure/paired.rs`),
-//! its rounds become a row (`measure/paired.rs`, or `measure/workload/results.rs` for whole programs), and the row is
-//! written (`harness/output.rs`), read (`report/input.rs`) and shown (`report/content`).
+//! A measured number takes this path: a loop (`subjects/events.rs`) is timed alternately with other loops
+//! (`measure/paired.rs`). The times become a row (`measure/paired.rs`, or `measure/workload/results.rs` for whole
+//! programs). The row is written to a file (`harness/output.rs`), read from the file (`report/input.rs`) and shown in
+//! the report (`report/content`).
 
 pub mod catalogue;
 pub mod harness;

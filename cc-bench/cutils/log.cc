@@ -11,6 +11,6 @@ void log_error(const char* format, ...) {
     va_start(arguments, format);
     vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
-    // A single call, so that lines of several processes do not mix.
+    // The line is written by a single call, so that lines of several processes do not mix.
     fprintf(stderr, "cutils-trace: %s\n", line);
 }

@@ -18,7 +18,7 @@
 
 namespace {
 
-// A pipe or a socket could block the program or send it a signal.
+// Only regular files and character devices are allowed: a pipe or a socket could block the program or send it a signal.
 bool is_allowed(const struct stat& file) {
     return S_ISREG(file.st_mode) || S_ISCHR(file.st_mode);
 }
@@ -38,7 +38,7 @@ int inherit(const char* marker) {
         log_error("ATRACE_MARKER=%s: descriptor %d is not that file", marker, fd);
         return -1;
     }
-    // A duplicate, so that closing the inherited descriptor does not close ours.
+    // The descriptor is duplicated, so that closing the inherited descriptor does not close the duplicate.
     return fcntl(fd, F_DUPFD_CLOEXEC, 0);
 }
 

@@ -15,8 +15,9 @@ void remember() {
     cached.store(getpid(), std::memory_order_relaxed);
 }
 
-// Runs as early as bionic, which fills its cache when the process starts. After fork(), a child learns its own id
-// before fork() returns. Like bionic, this code does not notice a bare clone() system call.
+// Runs as early as the corresponding code of bionic, which fills its cache of the process id when the process starts.
+// After fork(), a child learns its own id before fork() returns. Like bionic, this code does not notice a bare clone()
+// system call.
 [[gnu::constructor]] void start() {
     remember();
     pthread_atfork(nullptr, nullptr, remember);
@@ -26,6 +27,6 @@ void remember() {
 
 pid_t cached_getpid() {
     const pid_t known = cached.load(std::memory_order_relaxed);
-    // The cached id is only zero in constructors that run before this one.
+    // The cached id is zero only in constructors that run before the constructor `start`.
     return known != 0 ? known : getpid();
 }

@@ -20,7 +20,8 @@
 // The layout of the store that atrace-sys' `properties` writes. Numbers are in native byte order, because the file
 // never leaves the machine.
 struct prop_info {
-    // Bit 0 is the index of the valid value. The writer fills the other value and then stores a new serial.
+    // Bit 0 of the serial is the index of the valid value. The writer fills the other value and then stores a new
+    // serial.
     std::atomic<uint32_t> serial;
     uint32_t name_length;
     char name[184];
@@ -88,7 +89,7 @@ const Store* map_store() {
     return mapped;
 }
 
-// Returns the store, or null while none exists. Once mapped, the store stays mapped.
+// Returns the store, or null while no store exists. Once mapped, the store stays mapped.
 const Store* store() {
     static std::atomic<const Store*> mapped{nullptr};
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -133,7 +134,8 @@ int __system_property_read(const prop_info* info, char* name, char* value) {
     for (;;) {
         const uint32_t serial = info->serial.load(std::memory_order_acquire);
         const char* valid = info->values[serial & 1];
-        // The bytes are atomic, because a writer that is two values ahead may be changing them.
+        // The bytes are loaded atomically, because a writer may already be storing the second next value in their
+        // place.
         int length = 0;
         while (length < kPropertyValueMax - 1) {
             const char byte = __atomic_load_n(valid + length, __ATOMIC_RELAXED);

@@ -14,7 +14,7 @@
 // The longest value has 91 bytes and a NUL.
 inline constexpr int kPropertyValueMax = 92;
 
-// Opaque, as in bionic. It stays valid for the life of the process.
+// A property. The type is opaque, as in bionic. A property stays valid for the life of the process.
 struct prop_info;
 
 #pragma GCC visibility push(default)
@@ -23,7 +23,7 @@ extern "C" {
 // Returns the property, or null if no property has this name (yet), or if there is no store.
 const prop_info* __system_property_find(const char* name);
 
-// Returns the serial, which changes whenever the value changes, with acquire semantics.
+// Returns the property's serial, which changes whenever the value changes. The load has acquire semantics.
 uint32_t __system_property_serial(const prop_info* info);
 
 // Copies the name, unless `name` is null, and the value; returns the length of the value.

@@ -4,8 +4,8 @@
 //
 // This code is a base of comparison, so it works like libcutils at the same cost and keeps libcutils' weaknesses: names
 // are not escaped, a cut may split a UTF-8 character, and a flags property that did not exist at the first call is
-// never noticed. Only the sources of the marker, of the properties and of the process id differ (marker.h,
-// properties.h, process.h).
+// never noticed. Only the origins of the marker, of the properties and of the process id differ from libcutils
+// (marker.h, properties.h, process.h).
 
 #include <errno.h>
 #include <fnmatch.h>
@@ -20,7 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 
-// The library exports only the names of the header.
+// The library exports only the names that the header declares.
 #pragma GCC visibility push(default)
 #include <cutils/trace.h>
 #pragma GCC visibility pop
@@ -38,10 +38,11 @@ namespace {
 
 constexpr char kFlags[] = "debug.atrace.tags.enableflags";
 
-// A serial that no property has: the tags were never read.
+// A serial that no property has. It means that the tags were never read.
 constexpr uint32_t kNeverRead = UINT32_MAX;
 
-// Stands for the flags property until the property is found. Its serial, the first word, stays 0.
+// Stands for the flags property until the property is found. The first word of this constant is its serial, which stays
+// 0.
 alignas(8) constexpr char kNoProperty[96] = {};
 
 const prop_info* flags_property = reinterpret_cast<const prop_info*>(kNoProperty);
@@ -57,7 +58,8 @@ void set_tags(uint64_t tags) {
     pthread_mutex_unlock(&tags_mutex);
 }
 
-// Reads a number in any base, and ignores what follows it. Other text counts as 0.
+// Reads a property as a decimal, octal (0…) or hexadecimal (0x…) number, and ignores text after the number. Other text
+// counts as 0.
 int read_count(const char* key) {
     char value[kPropertyValueMax];
     if (__system_property_get(key, value) < 1) return 0;
@@ -80,7 +82,8 @@ bool matches_a_pattern(const char* program) {
     return false;
 }
 
-// Tells whether this process was selected, by its current argv[0]: Zygote renames its children.
+// Returns whether an app pattern matches this process's current argv[0]. argv[0] is read anew each time, because Zygote
+// renames its children.
 bool is_chosen_app() {
     FILE* file = fopen("/proc/self/cmdline", "re");
     if (file == nullptr) {
@@ -108,7 +111,7 @@ uint64_t read_tags() {
         log_error("%s=%s is too large", kFlags, value);
         return 0;
     }
-    // The property does not control APP.
+    // The flags property does not control the tag APP.
     tags = is_chosen_app() ? tags | ATRACE_TAG_APP : tags & ~ATRACE_TAG_APP;
     return (tags | ATRACE_TAG_ALWAYS) & ATRACE_TAG_VALID_MASK;
 }
@@ -127,7 +130,8 @@ void open_once() {
         if (found != nullptr) flags_property = found;
         pthread_once(&marker_once, open_once);
     }
-    // Also without a marker: libcutils then counts as enabled and writes to descriptor -1.
+    // The tags are updated even without a marker: like libcutils, this code then counts as enabled and writes to
+    // descriptor -1.
     atrace_update_tags();
 }
 
@@ -159,16 +163,16 @@ void atrace_set_tracing_enabled(bool enabled) {
 
 namespace {
 
-// The limit of one message, including the NUL that snprintf adds.
+// The maximum size of one message in bytes, including the NUL that snprintf adds.
 constexpr int kBufferSize = 1024;
 
 // The printf formats of one kind of message. All formats take the pid, the track, the name and a value, with "" for a
 // missing part, and all but `track_cut` take a separator. They have as many conversions as libcutils' formats.
 struct Formats {
     const char* whole;
-    // The name with its maximum length before it.
+    // The format that takes the maximum length of the name before the name.
     const char* name_cut;
-    // The track with its maximum length before it, and one byte of the name.
+    // The format that takes the maximum length of the track before the track, and writes one byte of the name.
     const char* track_cut;
 };
 

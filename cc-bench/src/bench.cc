@@ -11,7 +11,7 @@
 #include <cutils/trace.h>
 
 // These functions do not exist in the libcutils of older devices. A program with a strong reference to a missing
-// function does not start there.
+// function does not start on such a device.
 extern "C" {
 [[gnu::weak]] decltype(atrace_get_enabled_tags) atrace_get_enabled_tags;
 [[gnu::weak]] decltype(atrace_end_body) atrace_end_body;
@@ -41,7 +41,7 @@ private:
     uint64_t tag_;
 };
 
-// Hides a value from the compiler at no cost, so that nothing is moved out of the loop.
+// Hides a value from the compiler at no cost, so that the compiler moves nothing out of the loop.
 template <typename Value>
 [[gnu::always_inline]] inline void forget(Value& value) {
     asm volatile("" : "+r"(value) : : "memory");
@@ -225,7 +225,7 @@ void update_tags() {
     atrace_update_tags();
 }
 
-// Asks the dynamic linker, which knows the file of the library that these loops call.
+// Returns the path of the library that these loops call, as the dynamic linker reports it.
 rust::String cutils_library() {
     Dl_info found = {};
     if (dladdr(reinterpret_cast<void*>(&atrace_begin_body), &found) == 0 || found.dli_fname == nullptr) {

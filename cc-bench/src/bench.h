@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The loops of the C++ side. Each loop runs one operation `iterations` times, written as in a C++ program.
+// The loops of the C++ side. Each loop runs one operation `iterations` times. The operation is written as in a C++
+// program.
 
 #pragma once
 
@@ -28,7 +29,8 @@ uint64_t raw_write(int32_t fd, rust::Slice<const uint8_t> message, uint64_t iter
 uint64_t inline_writes(int32_t fd, rust::Slice<const uint8_t> messages, rust::Slice<const size_t> lengths,
                        uint64_t iterations);
 
-// Tells whether the libcutils of this device has the function. Functions that every libcutils has are not queried.
+// Returns whether the libcutils of this device has the function. For functions that every libcutils has, returns true
+// without a check.
 bool has(rust::Str function);
 uint64_t enabled_tags();
 void update_tags();
@@ -36,7 +38,7 @@ rust::String cutils_library();
 
 }  // namespace cc_bench
 
-// The inline functions of libcutils' header as functions that another language can call.
+// Functions that other languages can call. They call the inline functions of libcutils' header.
 extern "C" {
 int cc_bench_is_tag_enabled(uint64_t tag);
 void cc_bench_begin(uint64_t tag, const char* name);

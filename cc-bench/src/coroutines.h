@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Calls the tasks of `tasks.h` that a compiler has compiled.
+// Runs the tasks of `tasks.h`, in the version that the given compiler has compiled.
 
 #pragma once
 

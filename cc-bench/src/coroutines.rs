@@ -1,6 +1,6 @@
 //! Tasks in C++23 (C++20 for an older compiler), each of which computes a Fibonacci number recursively in floating
-//! point. If both g++ and clang++ are installed, each of them compiles these tasks (except for another target), because
-//! the two compilers make different coroutines.
+//! point. If both g++ and clang++ are installed, each of them compiles these tasks (except in a cross-compilation),
+//! because the two compilers make different coroutines.
 //!
 //! `cxx` cannot bridge coroutines, so a plain C++ function runs a whole batch and reports the durations of its parts.
 
@@ -33,8 +33,8 @@ mod ffi {
     }
 
     /// The durations of a batch of tasks in nanoseconds, and its results. `creation`, `resume` and `destruction` are
-    /// each the time between two readings of the clock, and include one reading. They follow each other; `total` is the
-    /// time from the first reading to the last.
+    /// each the time between two readings of the clock, and include one reading. These three periods follow each other;
+    /// `total` is the time from the first reading to the last.
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Batch {
         /// The time of the whole batch.
@@ -48,8 +48,8 @@ mod ffi {
         compute: u64,
         /// The time from directly before each task is resumed to the beginning of its computation, and from the end of
         /// the computation until the task has returned. It includes two readings of the clock for each task. It is 0 if
-        /// the tasks were not timed from within. The rest of `resume` is one reading of the clock for each task and one
-        /// more, and what the loop does between two tasks.
+        /// the tasks were not timed from within. The rest of `resume` is one reading of the clock for each task, one
+        /// further reading, and the work of the loop between two tasks.
         switches: u64,
         /// The time of destroying all tasks.
         destruction: u64,
@@ -104,8 +104,8 @@ impl Compiler {
         self.run(ffi::Kind::Sequential, fibonacci, tasks, false)
     }
 
-    /// Computes the number in `tasks` threads (`std::thread`). All threads are created, and sleep, before the first
-    /// thread may compute.
+    /// Computes the Fibonacci number in `tasks` threads (`std::thread`). All threads are created, and sleep, before the
+    /// first thread may compute.
     ///
     /// # Errors
     ///
@@ -115,9 +115,9 @@ impl Compiler {
         self.run(ffi::Kind::Threads, fibonacci, tasks, false)
     }
 
-    /// Computes the number in `tasks` coroutines. All coroutines are created before the first one is resumed, and
-    /// destroyed after the last one has run. If `inside` is set, the time of each computation is measured from within
-    /// the coroutine, too.
+    /// Computes the Fibonacci number in `tasks` coroutines. All coroutines are created before the first one is resumed,
+    /// and destroyed after the last one has run. If `inside` is set, the time of each computation is measured from
+    /// within the coroutine, too.
     ///
     /// # Errors
     ///
@@ -126,8 +126,8 @@ impl Compiler {
         self.run(ffi::Kind::Coroutines, fibonacci, tasks, inside)
     }
 
-    /// Computes the number `tasks` times in one coroutine, which yields each result (`co_yield`). If `inside` is set,
-    /// each computation is timed from within, too.
+    /// Computes the Fibonacci number `tasks` times in one coroutine, which yields each result (`co_yield`). If `inside`
+    /// is set, the time of each computation is measured from within the coroutine, too.
     ///
     /// # Errors
     ///
@@ -137,7 +137,7 @@ impl Compiler {
     }
 
     fn run(self, kind: ffi::Kind, fibonacci: u32, tasks: u64, inside: bool) -> std::io::Result<Batch> {
-        // The counters of frames belong to the process.
+        // The whole process shares the counters of frames, so only one batch may run at a time.
         static TURN: Mutex<()> = Mutex::new(());
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         ffi::run(self, kind, fibonacci, tasks, inside).map_err(std::io::Error::other)

@@ -1,6 +1,6 @@
 //! The C++ side of the benches: measures what ATrace costs a C++ program.
 //!
-//! Each function with a parameter `iterations` runs one operation so many times, in a loop that is entirely C++. The
+//! Each function with a parameter `iterations` runs one operation that many times, in a loop that is entirely C++. The
 //! events have the tag `ATRACE_TAG_APP`, except those of [`begin_other_tag`]. The caller measures the time. The same
 //! loop is used with tracing off and with tracing on. The system properties (`atrace_sys::properties`) switch tracing,
 //! and [`enabled_tags`] returns the enabled tags. The loops measure these cases of the original C++ benchmark:
@@ -22,8 +22,9 @@
 //! libcutils, and a `libproperties.so` with the functions that libcutils takes from bionic. Both are shared
 //! libraries, because calls between libraries are part of the cost.
 //!
-//! The library reads its properties like Android's libcutils: if the flags property does not exist at the first call of
-//! a tracing function, the library never notices the property. So set the properties before the first call.
+//! The host's `libcutils.so` reads its properties like Android's libcutils: if the flags property does not exist at the
+//! first call of a tracing function, the library never notices the property. So set the properties before the first
+//! call.
 //!
 //! # Linking
 //!
@@ -82,9 +83,9 @@ mod ffi {
     }
 }
 
-/// Declares loops over strings, each with a function of libcutils that it calls in addition to
-/// `atrace_get_enabled_tags`. The strings are passed as pointers: the strings of the bridge to C++ do not end with a
-/// NUL, and would have to be copied before each loop.
+/// Declares functions that run loops with strings. `calls` names the function of libcutils that a loop calls in
+/// addition to `atrace_get_enabled_tags`. The strings are passed as pointers, because the string types of the bridge to
+/// C++ do not end with a NUL, and would have to be copied before each loop.
 macro_rules! loops {
     ($($(#[$doc:meta])* $name:ident($($string:ident),+) calls $function:literal;)+) => {$(
         $(#[$doc])*
@@ -208,7 +209,7 @@ fn must_have(function: &str) {
     }
 }
 
-/// Checks in each iteration whether [`TAG`] is enabled, and returns how many times it was.
+/// Checks in each iteration whether [`TAG`] is enabled, and returns how many times the tag was enabled.
 ///
 /// # Panics
 ///
@@ -219,7 +220,7 @@ pub fn is_enabled(iterations: u64) -> u64 {
     ffi::is_enabled(iterations)
 }
 
-/// Gets the enabled tags in each iteration, and returns those of the last iteration.
+/// Gets the enabled tags in each iteration, and returns the tags that the last iteration got.
 ///
 /// # Panics
 ///
@@ -235,8 +236,9 @@ pub fn raw_write(fd: BorrowedFd<'_>, message: &[u8], iterations: u64) -> u64 {
     ffi::raw_write(fd.as_raw_fd(), message, iterations)
 }
 
-/// Messages that a loop writes by the system call's instruction itself, without any function call. This is the lowest
-/// possible cost of writing messages. On processors other than x86_64 and aarch64, the loop calls `syscall()`.
+/// Messages that a loop writes by the system call's instruction itself, without any function call. The cost of this
+/// loop is the lowest possible cost of writing messages. On processors other than x86_64 and aarch64, the loop calls
+/// `syscall()`.
 #[derive(Clone, Debug)]
 pub struct InlineWrites {
     bytes: Vec<u8>,
@@ -244,7 +246,7 @@ pub struct InlineWrites {
 }
 
 impl InlineWrites {
-    /// Makes a value with these messages.
+    /// Makes an `InlineWrites` with these messages.
     pub fn of<M: AsRef<[u8]>>(messages: &[M]) -> Self {
         let all = messages.iter().map(AsRef::as_ref);
         Self { bytes: all.clone().flatten().copied().collect(), lengths: all.map(<[u8]>::len).collect() }
@@ -268,7 +270,7 @@ pub fn enabled_tags() -> u64 {
     ffi::enabled_tags()
 }
 
-/// Makes libcutils read the properties again. Without this, libcutils does not notice a change that only affects
+/// Makes libcutils read the properties again. Without this call, libcutils does not notice a change that only affects
 /// `debug.atrace.app_*`.
 #[doc(alias = "atrace_update_tags")]
 pub fn update_tags() {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-// In older NDKs, libc++ has coroutines in the namespace and header from before their standardization.
+// In older NDKs, libc++ has coroutines in the header and the namespace that they had before their standardization.
 #if __has_include(<coroutine>)
 #include <coroutine>
 namespace coro = std;
@@ -30,7 +30,8 @@ namespace coro = std::experimental;
 namespace cc_bench::CC_BENCH_COMPILER {
 namespace {
 
-// Hides a value from the compiler, which could otherwise compute the pure function once for all tasks, or remove it.
+// Hides a value from the compiler, which could otherwise compute the pure function once for all tasks, or remove the
+// computation.
 template <typename Value>
 [[gnu::always_inline]] inline Value opaque(Value value) {
     asm volatile("" : "+r"(value) : : "memory");
@@ -58,7 +59,8 @@ uint64_t between(Clock::time_point start, Clock::time_point end) {
     return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(end - start).count());
 }
 
-// When the task that has run last began and ended its computation, by its own readings of the clock.
+// The times at which the most recent task began and ended its computation, as the task itself has read them from the
+// clock.
 Clock::time_point began;
 Clock::time_point ended;
 
@@ -93,7 +95,7 @@ struct CountedFrame {
     }
 };
 
-// Waits for its first resume, computes, and waits until it is destroyed.
+// A coroutine that waits for its first resume, computes, and waits until it is destroyed.
 class Task {
 public:
     struct promise_type : CountedFrame {
@@ -127,7 +129,7 @@ template <bool kInside>
     co_return compute_in_a_coroutine<kInside>(n);
 }
 
-// Yields a number at each resume, and never ends.
+// A coroutine that yields a number at each resume, and never ends.
 class Generator {
 public:
     struct promise_type : CountedFrame {
@@ -186,9 +188,9 @@ private:
     bool open_ = false;
 };
 
-// Resumes a task of the batch `tasks` times, once each or the same one, and calls `note` after each. Returns when the
-// last task has ended. For a task that is timed from within, the clock is read four times: directly before and after the
-// resume, and before and after the computation.
+// Calls `resume` `tasks` times. Each call resumes another task, or all calls resume the same coroutine. Calls `note`
+// after each call. Returns the time at which the last task has ended. For a task that is timed from within, the clock
+// is read four times: directly before and after the resume, and before and after the computation.
 template <bool kInside, typename Resume, typename Note>
 [[gnu::always_inline]] inline Clock::time_point resume_all(TaskTimes& times, uint64_t tasks,
                                                            Clock::time_point start, Resume resume, Note note) {

@@ -13,7 +13,7 @@ namespace cc_bench {
 // The kinds of tasks, in the order of `Kind` in coroutines.rs.
 enum class TaskKind : uint8_t { kSequential, kThreads, kCoroutines, kCoYield };
 
-// What `Batch` in coroutines.rs holds.
+// The same values as in `Batch` in coroutines.rs.
 struct TaskTimes {
     uint64_t total = 0;
     uint64_t creation = 0;
@@ -29,7 +29,7 @@ struct TaskTimes {
     uint64_t freed_bytes = 0;
 };
 
-// `inside`: whether each task of the coroutines is timed from within, too.
+// `inside`: whether the time of each computation in a coroutine is measured from within the coroutine, too.
 #ifdef CC_BENCH_GCC
 namespace gcc {
 TaskTimes run_tasks(TaskKind kind, uint32_t fibonacci, uint64_t tasks, bool inside);

@@ -1,5 +1,6 @@
-//! Writes events from Rust as a wrapper of libcutils such as AOSP's `libatrace_rust` does: makes a C string of the name
-//! for each event, and calls C functions, which contain the inline functions of libcutils' header.
+//! Writes events from Rust in the same way as a wrapper of libcutils, such as AOSP's `libatrace_rust`. For each event,
+//! this module makes a C string of the name, and calls a C function, which contains an inline function of libcutils'
+//! header.
 //!
 //! The caller must check with [`missing`](crate::missing) that libcutils has `atrace_end_body`.
 

@@ -1,5 +1,5 @@
-//! The server program with events that it writes by calling `atrace` itself, as code does that runs too often for
-//! `tracing`.
+//! The work of the server program, with events that the program writes by calling `atrace` directly. Code that runs too
+//! often for `tracing` calls `atrace` in this way.
 
 use atrace::{AtraceTag, atrace_begin_args, atrace_end, atrace_int64, begin_scoped_event, trace_method};
 

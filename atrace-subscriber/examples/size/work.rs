@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use tracing::{debug, error, info, info_span, instrument, trace, warn};
 
-/// Answers requests and prints how long this took. The command line may name a file with a line `requests=NUMBER`;
-/// without it, the number of requests is 100.
+/// Answers requests and prints how long this took. The command line may name a file with a line `requests=NUMBER`.
+/// Without this line, the number of requests is 100.
 pub(crate) fn main() -> std::io::Result<()> {
     let settings = match std::env::args_os().nth(1) {
         Some(path) => std::fs::read_to_string(path)?,

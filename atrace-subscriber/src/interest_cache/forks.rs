@@ -1,10 +1,12 @@
-//! Keeps rebuilds of the interest cache and forks apart.
+//! Prevents rebuilds of `tracing`'s interest cache during forks, and forks during rebuilds.
 //!
-//! During a rebuild, `tracing` holds a lock if the program has several dispatchers. A child that is forked meanwhile
-//! would find the lock held by a thread that it does not have, and its first new dispatcher would wait forever. So a
-//! fork waits until the rebuild has ended, and a rebuild does not begin during a fork. A fork counts itself and then
-//! looks for a rebuild; a rebuild reports itself and then looks for forks (Dekker's algorithm). Neither waits for longer
-//! than [`LOOKS`] pauses, because a subscriber that is queried may wait for the thread that forks.
+//! During a rebuild, `tracing` holds a lock if the program has several dispatchers. In a child that is forked
+//! meanwhile, the lock would be held by a thread that does not exist there, and the child's first new dispatcher would
+//! wait forever. So a fork waits until the rebuild has ended, and a rebuild does not begin during a fork. A thread that
+//! forks raises the count of forks and then checks whether a rebuild is running; a thread that rebuilds sets a flag and
+//! then checks the count of forks (Dekker's algorithm). Neither thread waits for longer than [`LOOKS`] pauses: a
+//! subscriber that the rebuild queries may wait for the thread that forks, and then each would wait for the other
+//! forever.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -14,19 +16,19 @@ use atrace_sys::process::Undisturbed;
 
 use super::REBUILDING;
 
-/// The maximum number of pauses: together a second.
+/// The maximum number of pauses in a wait. Together they last for a second.
 const LOOKS: u32 = 5000;
 const PAUSE: Duration = Duration::from_micros(200);
 
 #[derive(Default)]
 struct Running {
-    /// The number of threads that are in a fork. A thread may count twice.
+    /// The number of threads that are in a fork. A thread may be counted twice.
     forks: AtomicU32,
-    /// Whether a thread rebuilds. Only one thread does so at a time.
+    /// Whether a thread rebuilds the interest cache. Only one thread does so at a time.
     rebuilds: AtomicBool,
 }
 
-/// The forks and rebuilds of this process. A child, even of a bare `clone`, has none of its parent's.
+/// The forks and rebuilds of this process. A child does not inherit its parent's value, even after a bare `clone`.
 static HERE: PerProcess<Running> = PerProcess::new();
 
 /// Registers the functions that run at each fork. Registering them twice is harmless.
@@ -38,7 +40,7 @@ pub(super) fn prepare() {
     }
 }
 
-/// Calls `rebuild` while no other thread is in a fork.
+/// Waits until no other thread is in a fork, but for [`LOOKS`] pauses at most, and then calls `rebuild`.
 pub(super) fn apart(rebuild: impl FnOnce()) {
     let here = HERE.get_or_make(Running::default);
     wait_while(|| {
@@ -52,7 +54,7 @@ pub(super) fn apart(rebuild: impl FnOnce()) {
     rebuild();
 }
 
-/// Reports the end of a rebuild when it is dropped, also if the rebuild has panicked.
+/// A guard that reports the end of a rebuild when the guard is dropped, even if the rebuild has panicked.
 struct End(&'static Running);
 
 impl Drop for End {
@@ -62,7 +64,7 @@ impl Drop for End {
 }
 
 fn wait_while(is_busy: impl Fn() -> bool) {
-    let _undisturbed = Undisturbed::new(); // A sleep is a cancellation point.
+    let _undisturbed = Undisturbed::new(); // Because a sleep is a cancellation point.
     let mut looks = 0..LOOKS;
     while is_busy() && looks.next().is_some() {
         std::thread::sleep(PAUSE);
@@ -72,7 +74,7 @@ fn wait_while(is_busy: impl Fn() -> bool) {
 extern "C" fn begin() {
     let Some(here) = HERE.get() else { return };
     here.forks.fetch_add(1, Ordering::SeqCst);
-    // A subscriber that is queried may fork.
+    // If a subscriber forks while this thread's own rebuild queries it, the thread must not wait for that rebuild.
     let is_own = REBUILDING.get();
     wait_while(|| !is_own && here.rebuilds.load(Ordering::SeqCst));
 }
@@ -85,5 +87,5 @@ extern "C" fn end_in_parent() {
     }
 }
 
-/// There is nothing to do: the child has no value yet.
+/// Does nothing, because the child does not have a value in [`HERE`] yet.
 extern "C" fn end_in_child() {}

@@ -9,43 +9,47 @@
 //!
 //! # How it works
 //!
-//! A filter has a [`Follower`], which answers according to the enabled tags that a [`watch`](atrace::watch) reported
-//! last. After a switch, the watch calls a [`Rebuilder`], which makes `tracing` ask the subscribers about all callsites
-//! again:
+//! A filter has a [`Follower`], which answers according to the enabled tags that a [`watch`](atrace::watch) (a thread
+//! that notices switches of tracing) reported last. After a switch, the watch calls a [`Rebuilder`], which makes
+//! `tracing` ask the subscribers about all callsites again:
 //!
-//! - One of our dispatchers is the default during a rebuild, because if there is only a single dispatcher, `tracing`
-//!   asks the current default dispatcher only.
+//! - During a rebuild, one of this crate's dispatchers is the default dispatcher of the thread. This is needed if there
+//!   is only a single dispatcher, because `tracing` then asks only the thread's default dispatcher.
 //! - The answers come from the tags that the watch has reported, not from the properties. If the watch reports other
 //!   tags during a rebuild, another rebuild follows.
-//! - The maximum level of the crate `log` is set as well, if it equalled the maximum level of `tracing` before.
+//! - The maximum level of the crate `log` is set as well, if it equalled the maximum level of `tracing` before the
+//!   rebuild.
 //!
 //! # Late answers
 //!
 //! The hard case is an answer that was given before the switch and is cached after the rebuild. `tracing` does not
 //! report when it caches an answer. So the queries that do not belong to a rebuild are [counted](queries). If there
-//! were such queries since the previous series of repetitions began, the rebuild is repeated after pauses that double,
-//! from 1 ms to 8 s. After the last repetition, all answers are assumed to be in the caches.
+//! were such queries since the previous series of repetitions began, a new series begins: the rebuild is repeated after
+//! pauses that double, from 1 ms to 8 s. After the last repetition, the answers to all queries before the series are
+//! assumed to be in the caches.
 //!
 //! # Threads
 //!
-//! A rebuild runs on a watching thread or on a thread that was started for it, because no default dispatcher can be set
-//! inside a dispatcher of the program. (In [`after_fork`], or if no thread can be started, it runs on the calling
-//! thread.) Only one thread rebuilds at a time (see [`Turn`]). If the program switches tracing by a function of
-//! `atrace`, the function waits until the rebuild has ended, but for a second at most: a layer may call the function
-//! while `tracing` queries that layer, and then the rebuild waits for the layer. If the thread of a watch has noticed
-//! the switch, the function waits for that thread, which waits for the rebuild.
+//! A rebuild runs on the thread of a watch or on a thread that was started for the rebuild. A thread of the program may
+//! be in a call of its dispatcher, where no default dispatcher can be set. (In [`after_fork`], or if no thread can be
+//! started, the rebuild runs on the calling thread.) Only one thread rebuilds at a time (see [`Turn`]). If the program
+//! switches tracing by a function of `atrace`, the function waits until the rebuild has ended, but for a second at
+//! most. The wait is limited because a layer may call the function while `tracing` queries that layer; then the rebuild
+//! waits for the layer. If the thread of a watch has noticed the switch, the function waits for that thread, which
+//! waits for the rebuild.
 //!
 //! There are two rebuilders, one for each kind of watch. A rebuild queries every layer, and may drop the last reference
-//! to a stack. Layers are code of other crates, which may use descriptors. So stacks with other layers use the watch
-//! whose thread has descriptors ([`ORDINARY`]). Subscribers without other layers use the watch whose thread has no
-//! descriptors ([`DETACHED`]).
+//! to a stack. Layers are code of other crates, which may use file descriptors. So stacks with other layers use the
+//! watch whose thread has descriptors ([`ORDINARY`]). Subscribers without other layers use the watch whose thread has
+//! no descriptors ([`DETACHED`]).
 //!
 //! # Forks
 //!
 //! A forked child has no watch until [`after_fork`] starts one. The child inherits its parent's followers (filters that
 //! follow the switches) and dispatches (references to subscribers). Two copies of these are stored, so that one of the
-//! copies is consistent, whatever a thread of the parent was doing during the fork. The child has its own locks.
-//! `tracing` has a lock that a child inherits, so a fork waits for the end of a rebuild ([`forks`]).
+//! copies is consistent, whatever a thread of the parent was doing during the fork. The child makes new locks for
+//! itself. But a child inherits a lock of `tracing`, which may be locked during a rebuild. So a fork waits for the end
+//! of a rebuild ([`forks`]).
 
 mod forks;
 mod queries;
@@ -75,8 +79,8 @@ const LAST_PAUSE: Duration = Duration::from_millis(8192);
 /// The name of the threads that are started for rebuilds and for their repetitions.
 const THREAD: &str = "atrace-rebuild";
 
-/// How long a function that switches tracing waits for the rebuild. Usually the function waits until the end of the
-/// rebuild. The time is limited because the rebuild itself may wait for the code that has called the function.
+/// The longest time that a function that switches tracing waits for the end of the rebuild. The time is limited because
+/// the rebuild itself may wait for the code that has called the function.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// No thread repeats the rebuild of the interest cache.
@@ -101,7 +105,7 @@ pub(crate) struct Rebuilder {
     last_pause: Duration,
 }
 
-/// The part of a rebuilder that each process has for itself. A forked child inherits only the members.
+/// The part of a rebuilder that each process has for itself. A forked child inherits only the [`Members`].
 struct OfProcess {
     threads: Mutex<Threads>,
     /// Two copies of the same value, changed one after the other while `threads` is locked. So during a fork, at
@@ -109,17 +113,19 @@ struct OfProcess {
     members: [Mutex<Members>; 2],
     /// The state of the repetitions: [`IDLE`], [`SETTLING`] or [`AGAIN`].
     settling: AtomicU8,
-    /// The switches for which a thread waits. The next rebuild to begin serves them all, whichever thread does it.
+    /// The switches after which a thread may wait for a rebuild. The next rebuild that begins serves all of them,
+    /// whichever thread runs the rebuild.
     switches: Mutex<Switches>,
     /// Notified when a rebuild has ended.
     has_rebuilt: Condvar,
 }
 
-/// The numbers of the last switches: each switch that a thread notices gets the next number, as does [`after_fork`].
+/// The numbers of the last switches. Each switch that a thread notices gets the next number, and so does each call of
+/// [`after_fork`].
 #[derive(Clone, Copy, Default)]
 struct Switches {
     last: u64,
-    /// The last switch after which a rebuild has begun and ended.
+    /// The number of the last switch after which a rebuild has begun and ended.
     rebuilt: u64,
 }
 
@@ -161,13 +167,13 @@ impl OfProcess {
         }
     }
 
-    /// Changes both copies. The caller must hold the lock of `threads`.
+    /// Changes both copies of the members. The caller must hold the lock of `threads`.
     #[inline(never)]
     fn change(&self, _locked: &mut Threads, change: &dyn Fn(&mut Members)) {
         self.members.iter().for_each(|members| change(&mut lock(members)));
     }
 
-    /// Locks the first copy. The caller must hold the lock of `threads`.
+    /// Locks the first copy of the members. The caller must hold the lock of `threads`.
     fn members(&self, _locked: &Threads) -> MutexGuard<'_, Members> {
         lock(&self.members[0])
     }
@@ -180,11 +186,11 @@ impl OfProcess {
     }
 }
 
-/// The rebuilder for stacks with other layers. Its thread has descriptors, because a rebuild runs code of
-/// other crates.
+/// The rebuilder for stacks with other layers. The thread of its watch has file descriptors, because a rebuild runs
+/// code of other crates.
 pub(crate) static ORDINARY: Rebuilder =
     Rebuilder::new(|| watch_backends(|is_watching| ORDINARY.switched(is_watching), true), LAST_PAUSE);
-/// The rebuilder for subscribers without other layers. Its thread has no descriptors.
+/// The rebuilder for subscribers without other layers. The thread of its watch has no file descriptors.
 pub(crate) static DETACHED: Rebuilder =
     Rebuilder::new(|| watch_backends(|is_watching| DETACHED.switched(is_watching), false), LAST_PAUSE);
 
@@ -211,7 +217,7 @@ impl Rebuilder {
         });
         self.has_dispatch.store(true, Ordering::Release);
         drop(threads);
-        drop(alive); // These may be the last references, whose drop is foreign code: not under the lock.
+        drop(alive); // The lock is released before, because dropping the last reference runs foreign code.
     }
 
     /// Counts one more [`Follower`] (the part of a filter that follows the switches of tracing), and starts the watch
@@ -222,7 +228,7 @@ impl Rebuilder {
         let mut threads = lock(&here.threads);
         if threads.watch.is_none() {
             let watch = (self.start)()?;
-            // A callback that comes meanwhile waits for the lock, and then stores newer tags.
+            // If the watch calls back meanwhile, the callback waits for the lock, and then stores newer tags.
             self.queries.switch(watch.backend_tags());
             threads.watch = Some(watch);
         }
@@ -237,7 +243,7 @@ impl Rebuilder {
         let is_last = here.members(&threads).followers == 0;
         let watch = if is_last { threads.watch.take() } else { None };
         drop(threads);
-        drop(watch); // This waits for its thread for a moment: not under the lock.
+        drop(watch); // The lock is released before, because this drop waits for the watch's thread for a moment.
     }
 
     /// Runs after a switch of tracing. The watch calls this, on its own thread if `is_watching` is true.
@@ -245,8 +251,9 @@ impl Rebuilder {
         {
             let here = self.here();
             let threads = lock(&here.threads);
-            // The tags come from the present watch and not from the callback's arguments. The callback may belong to a watch
-            // that was dropped while it ran; then another watch has begun since, whose tags are newer.
+            // The tags come from the present watch and not from the callback's arguments. This callback may belong to a
+            // watch that was dropped while the callback ran. The present watch has then begun later, and its tags are
+            // newer.
             let Some(watch) = &threads.watch else { return };
             self.queries.switch(watch.backend_tags());
         }
@@ -264,7 +271,8 @@ impl Rebuilder {
     }
 
     /// Waits until a rebuild that began after the switch with this number has ended, but not for longer than
-    /// [`LONGEST_WAIT`]. The next span of the program, which waits for a watch that calls this, shall be recorded.
+    /// [`LONGEST_WAIT`]. If the program itself has switched tracing, its call waits for the watch that calls this
+    /// function. So the caches are rebuilt before the program creates its next span, and that span is recorded.
     fn wait_until_rebuilt(&self, number: u64) {
         if !REBUILDING.get() {
             let here = self.here();
@@ -289,7 +297,7 @@ impl Rebuilder {
             }
             return;
         }
-        // A thread without descriptors may start this one, which needs none either.
+        // The calling thread may have no file descriptors. The new thread needs none, either.
         if spawn_quiet(THREAD, || self.settle(here)).is_err() {
             here.settling.store(IDLE, Ordering::SeqCst);
         }
@@ -314,12 +322,13 @@ impl Rebuilder {
         }
     }
 
-    /// Makes `tracing` ask the subscribers about every callsite again, while one of our dispatches is the
+    /// Makes `tracing` ask the subscribers about every callsite again, while one of this crate's dispatches is the
     /// thread's default.
     fn rebuild(&self) {
         static TURN: Turn = Turn::new();
         TURN.run(|| {
-            // The turn may include the work of the other rebuilder, whose dispatches serve as well, and whose threads wait.
+            // This turn may also do the work of the other rebuilder. So a dispatch of either rebuilder is used, and the
+            // waiting threads of both are notified.
             let rebuilders = [self, &ORDINARY, &DETACHED];
             let served = rebuilders.map(|it| (it.here(), lock(&it.here().switches).last));
             // Only foreign code can panic here. The panic hook has reported the panic; the next rebuild must not be affected.
@@ -331,7 +340,8 @@ impl Rebuilder {
                 let rebuild = || {
                     forks::apart(|| dispatcher::with_default(&dispatch, callsite::rebuild_interest_cache));
                 };
-                // The thread of a watch may wait for the rebuild, and a layer that is queried may switch tracing.
+                // A layer that is queried may switch tracing, while the thread of a watch waits for this rebuild.
+                // `as_callback` prevents the layer from waiting for that thread.
                 let _ = as_callback(|| catch_unwind(AssertUnwindSafe(rebuild)));
                 REBUILDING.set(false);
                 follow_with_log(before, LevelFilter::current());
@@ -357,7 +367,7 @@ impl Rebuilder {
         drop(before);
         let number = self.next_switch();
         self.rebuild_and_settle();
-        self.wait_until_rebuilt(number); // The new watch may be rebuilding.
+        self.wait_until_rebuilt(number); // The thread of the new watch may be rebuilding.
         Ok(())
     }
 }
@@ -386,7 +396,7 @@ fn as_log(level: LevelFilter) -> log::LevelFilter {
     same
 }
 
-/// Sets the maximum level of `log` to the maximum level of `tracing`, if the two levels agreed before.
+/// Sets the maximum level of `log` to the maximum level of `tracing`, if the two levels agreed before the rebuild.
 ///
 /// The two levels agree after `SubscriberInitExt::init`. If a program has set another level for its logger, that
 /// level stays.
@@ -398,7 +408,7 @@ fn follow_with_log(before: LevelFilter, after: LevelFilter) {
 }
 
 /// Sets the maximum level of `log` to the maximum level of `tracing`, which `current` returns. If a rebuild changes the
-/// latter meanwhile, either this function or the rebuild sets the new level.
+/// level of `tracing` meanwhile, either this function or the rebuild sets the new level.
 #[cfg(feature = "log-bridge")]
 pub(crate) fn set_log_level(current: impl Fn() -> LevelFilter) {
     loop {
@@ -413,7 +423,7 @@ pub(crate) fn set_log_level(current: impl Fn() -> LevelFilter) {
 #[cfg(not(feature = "log"))]
 fn follow_with_log(_before: LevelFilter, _after: LevelFilter) {}
 
-/// The answer to a query of a callsite.
+/// The answer to a query about a callsite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     On,
@@ -445,8 +455,8 @@ impl Follower {
         Self { watches: false, rebuilder: OnceLock::new() }
     }
 
-    /// Begins to follow the switches of tracing, if the rebuilder has a dispatch. If no thread can be started, no
-    /// answer is cached, and the filter is asked about every event.
+    /// Begins to follow the switches of tracing, if the rebuilder has a dispatch. If no thread can be started that
+    /// notices the switches, no answer is cached, and the filter is asked about every event.
     pub(crate) fn follow(&self, rebuilder: &'static Rebuilder) {
         if self.watches
             && rebuilder.has_dispatch.load(Ordering::Acquire)
@@ -454,7 +464,7 @@ impl Follower {
             && rebuilder.add_follower().is_ok()
             && self.rebuilder.set(rebuilder).is_err()
         {
-            rebuilder.remove_follower(); // Another thread was faster.
+            rebuilder.remove_follower(); // Another thread has set the rebuilder first.
         }
     }
 
@@ -464,8 +474,8 @@ impl Follower {
         if backend_tags_enable(ways, tag) { Answer::On } else { Answer::Off }
     }
 
-    /// Returns the answer of a filter for a subscriber or for a whole stack. This answer can be cached, because only
-    /// filters of single layers lose spans when they are cached (tokio-rs/tracing#2519).
+    /// Returns the answer of a filter for a subscriber or for a whole stack. This answer can be cached, because spans
+    /// are lost only if the answers of a single layer's filter are cached (tokio-rs/tracing#2519).
     pub(crate) fn interest(&self, tag: AtraceTag) -> Interest {
         match self.answer(tag) {
             Answer::On => Interest::always(),
@@ -490,10 +500,11 @@ impl Drop for Follower {
 /// Makes the filters follow switches of tracing again in a forked child.
 ///
 /// A child has none of its parent's threads, so its callsites stay enabled or disabled as they were during the fork.
-/// Call this once in the child, outside of any span or event. The function starts the watch again, and applies switches
-/// that happened since the fork. A process that is forked from a prepared process, like an app from Android's zygote,
-/// should call this function after the fork, or create its subscriber only after the fork. Without a filter, or with a
-/// filter without a watch, a child need not call this function.
+/// Call this once in the child, outside of any span or event. The function starts the thread that notices switches
+/// again, and applies switches that happened since the fork. A process that is forked from a prepared process, such as
+/// an app from Android's zygote, should call this function after the fork, or create its subscriber only after the
+/// fork. A child need not call this function if it has no filter, or if its filters are [without a
+/// watch](crate::AtraceFilter::without_watch).
 ///
 /// Do not fork while another thread creates a dispatcher of `tracing`: the first dispatcher that the child creates
 /// would wait forever. This is true of every program that uses `tracing`. A fork by the C library waits while a thread of
@@ -501,7 +512,7 @@ impl Drop for Follower {
 ///
 /// # Errors
 ///
-/// Returns an error if the thread can't be started.
+/// Returns an error if the thread that notices switches can't be started.
 ///
 /// # Examples
 ///

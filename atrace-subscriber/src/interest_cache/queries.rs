@@ -1,15 +1,15 @@
 //! Answers and counts the queries by which `tracing` asks a filter about a callsite. After a switch of tracing, the
-//! count shows whether an answer from before the switch may still be cached.
+//! count shows whether `tracing` may yet cache an answer that was given before the switch.
 //!
 //! A query increments the count and then reads the tags. A switch of tracing stores the tags and then reads the count.
 //! The query and the switch each have a fence between their two steps (Dekker's algorithm, the "store buffering"
 //! pattern), so at least one of the two sees the store of the other: either the query is answered by the new tags, or
-//! the switch has counted the query.
+//! the switch sees that the query was counted.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 pub(super) struct Queries {
-    /// The tags by which queries are answered.
+    /// The enabled tags, by which queries are answered.
     pub(super) tags: AtomicU64,
     /// The number of queries that were counted so far.
     pub(super) asked: AtomicU64,
@@ -18,7 +18,8 @@ pub(super) struct Queries {
 }
 
 impl Queries {
-    /// Returns the tags for the answer to a query. Queries of a rebuild are not counted.
+    /// Returns the tags for the answer to a query. The query is counted only if `is_counted` is true. Queries of a
+    /// rebuild by this crate are not counted.
     pub(super) fn ask(&self, is_counted: bool) -> u64 {
         if is_counted {
             self.asked.fetch_add(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! A dump: a copy of the spans that were alive when it was made, and its formatting.
+//! A dump, which is a copy of the spans that are alive when the dump is made, and its formatting as text.
 
 use std::fmt::{self, Write as _};
 use std::rc::Rc;
@@ -16,24 +16,24 @@ use super::thread::Thread;
 
 /// Returns the live spans of all [`LiveLayer`](super::LiveLayer)s of this process.
 ///
-/// A span that is in two layers appears twice. A layer is included as soon as it is part of a dispatcher or has a
+/// A span that two layers record appears twice. A layer is included as soon as it is part of a dispatcher or has a
 /// [handle](super::LiveLayer::handle).
 pub fn dump() -> Dump {
     let layers: Vec<_> = spans::all().iter().filter_map(Weak::upgrade).collect();
     Dump::of(&layers)
 }
 
-/// A copy of the spans that were alive when the dump was made. Its functions block no other thread, except one that
-/// looks up symbols at the same time.
+/// A copy of the spans that were alive when the dump was made. The functions of a dump block no other thread, except a
+/// thread that looks up symbols at the same time.
 ///
 /// `Display` writes a tree, the oldest spans first, with the backtraces that were stored; `{:#}` leaves out the
-/// backtraces. Printing a backtrace looks up symbols, as [`Span::frames`] does; making the dump does not.
+/// backtraces. Printing a backtrace looks up symbols, as [`Span::frames`] does. Making a dump looks up no symbols.
 #[derive(Debug)]
 pub struct Dump {
     at: Instant,
     records: Vec<Record>,
     addresses: Vec<usize>,
-    /// For each layer, the index in `records` after its last record, and its rules for backtraces.
+    /// For each layer, the index in `records` after the layer's last record, and the layer's rules for backtraces.
     layers: Vec<(usize, Arc<Rules>)>,
 }
 
@@ -58,7 +58,8 @@ impl Dump {
         Span { dump: self, record: &self.records[index], rules: &self.layers[layer].1 }
     }
 
-    /// Returns the indices of one layer's spans as a tree: the roots, and the children of each span, the oldest first.
+    /// Returns the spans of one layer as a tree: the indices of the roots, and a map from a span's id to the indices of
+    /// its children. The oldest spans come first. `range` has the indices of the layer's records.
     fn tree(&self, range: std::ops::Range<usize>) -> (Vec<usize>, FxHashMap<u64, Vec<usize>>) {
         let mut order: Vec<usize> = range.collect();
         order.sort_by_key(|index| self.records[*index].description.at);
@@ -92,8 +93,8 @@ impl<'a> Span<'a> {
         self.record.description.id
     }
 
-    /// Returns the id of the parent: the span in which this span was created, or the explicit parent. Returns `None`
-    /// for a root.
+    /// Returns the id of the parent: the span in which this span was created, or the parent that was given explicitly.
+    /// Returns `None` for a root.
     pub fn parent(&self) -> Option<u64> {
         self.record.description.parent
     }
@@ -120,18 +121,18 @@ impl<'a> Span<'a> {
         self.record.threads.iter().map(|thread| &**thread)
     }
 
-    /// Returns the return addresses on the stack that created the span, the innermost first, including those in this
-    /// crate and in `tracing`. Returns no addresses if the layer stores [no
+    /// Returns the return addresses that were on the stack when the span was created, the innermost first, including
+    /// addresses in this crate and in `tracing`. Returns no addresses if the layer stores [no
     /// backtraces](super::LiveLayer::with_backtraces).
     pub fn addresses(&self) -> &'a [usize] {
         &self.dump.addresses[self.record.addresses.clone()]
     }
 
-    /// Returns the functions at the [`addresses`](Self::addresses), the innermost first, without those that the layer
-    /// hides.
+    /// Returns the functions at the [`addresses`](Self::addresses), the innermost first, without the functions that the
+    /// layer hides.
     ///
-    /// This looks up symbols, unless they were looked up before. The first lookup in a binary takes long, because it
-    /// reads the debug information.
+    /// This function looks up the symbols, unless they were looked up before. The first lookup in a binary takes long,
+    /// because it reads the binary's debug information.
     pub fn frames(&self) -> Arc<[Arc<Frame>]> {
         match (&self.record.description.frames, self.addresses()) {
             (Some(frames), _) => Arc::clone(frames),
@@ -172,7 +173,7 @@ impl fmt::Write for Line<'_, '_> {
     }
 }
 
-/// The depth in the tree from which lines are not indented any further.
+/// The depth in the tree beyond which lines are not indented any further.
 const INDENTED: usize = 48;
 
 impl fmt::Display for Dump {
@@ -200,15 +201,15 @@ impl Dump {
             self.write_trees(f, &roots, &children, |index| {
                 std::mem::replace(&mut written[index - first], true)
             })?;
-            // Ids are reused, and a dump is not of a single moment. So two spans may appear to be inside each other, and then
-            // neither is below a root.
+            // Ids are reused, and a dump copies spans at different moments. So each of two spans may have the other one
+            // as its parent. Such spans are below no root, so one of them is written as a further root.
             let Some(at) = written.iter().position(|written| !written) else { return Ok(()) };
             roots = vec![first + at];
         }
     }
 
-    /// Writes these spans and all their descendants, but each span only once: `written` marks a span as written, and
-    /// returns whether the span was marked before.
+    /// Writes the spans `roots` and all their descendants, but each span only once: `written` marks a span as written,
+    /// and returns whether the span was marked before.
     fn write_trees(
         &self,
         f: &mut fmt::Formatter<'_>,
@@ -216,7 +217,8 @@ impl Dump {
         children: &FxHashMap<u64, Vec<usize>>,
         mut written: impl FnMut(usize) -> bool,
     ) -> fmt::Result {
-        // The spans to write, the next one last: the index, the text before it, the depth, and whether siblings follow.
+        // The spans that are still to be written; the last entry is written next. An entry has the index of the span,
+        // the text before the span in its line, the depth, and whether siblings follow.
         let mut left: Vec<(usize, Rc<str>, usize, bool)> = Vec::new();
         let push = |left: &mut Vec<_>, spans: &[usize], before: &Rc<str>, depth| {
             for (at, index) in spans.iter().enumerate().rev() {
@@ -287,7 +289,8 @@ mod tests {
         // A parent that is not in the dump, and a span that is its own parent.
         let dump_of_two = dump(&[&[(1, 9), (2, 2)]]);
         assert_eq!(drawn(&dump_of_two), ["2 spans are alive", "├─ span{id = 1}", "└─ span{id = 2}"]);
-        // Two spans inside each other, and one inside them: a dump is not of a single moment.
+        // Two spans that are each other's parents, and a span inside one of them. This can happen, because a dump is
+        // not of a single moment.
         let circle = dump(&[&[(1, 2), (2, 1), (3, 2), (4, 0)]]);
         assert_eq!(
             drawn(&circle),

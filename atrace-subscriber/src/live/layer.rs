@@ -38,23 +38,24 @@ use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 /// # Rules
 ///
 /// *Threads.* All functions may be called on any thread, at any time, even by code that `tracing` calls, such as a
-/// value's `Debug` or another layer. A dump copies the spans in parts, one part after the other. Each record is
-/// consistent, but two records may show different moments, and a span that is created or closed during the dump may or
-/// may not appear. No thread waits longer than it takes to copy one part. If a signal handler interrupts its thread
-/// inside this layer, the spans that the handler creates are not shown.
+/// value's `Debug` or another layer. A dump copies the spans in parts, one part after the other. The copy of a span is
+/// consistent, but the copies of two spans may show different moments. A span that is created or closed during the dump
+/// may or may not appear. No thread waits for a dump longer than it takes to copy one part. If a signal interrupts a
+/// thread inside this layer, the spans that the signal handler creates are not shown.
 ///
 /// *Cost.* The creation of a span reads the clock, adds an entry to a table, and formats the span's fields. Entering
-/// and leaving a span look up the entry. The layer keeps its memory: for the largest number of spans that were ever
-/// alive at once, with room in each entry for the return addresses that [may be stored](Self::with_backtraces).
+/// and leaving a span look up this entry. The table never shrinks: it keeps memory for the largest number of spans that
+/// were ever alive at once, and for the return addresses that [may be stored](Self::with_backtraces) for each of these
+/// spans.
 ///
-/// *Fork.* A forked child begins without spans, because its parent's spans do not belong to it. The child waits for
-/// no thread of its parent. The parent's data stays in the child's memory, unused. If the parent forked while another
-/// of its threads was looking up symbols, functions have no names in the child, because that thread held a lock and
-/// does not exist in the child.
+/// *Fork.* A forked child begins without spans, because the spans of its parent belong only to the parent. The child
+/// waits for no thread of its parent. The parent's data stays in the child's memory, unused. If another thread of the
+/// parent was looking up symbols during the fork, functions have no names in the child: that thread held a lock and
+/// does not exist in the child, so the lock is never released there.
 ///
 /// *Registry.* The layer needs a `Registry` below it, which reports when a span closes. If only another layer has a
 /// filter, such as an [`AtraceLayer`](crate::AtraceLayer), this layer sees all spans, whether tracing is on or off. If
-/// the whole stack has a filter, this layer sees only spans that the filter lets through.
+/// the whole stack of layers has a filter, this layer sees only spans that the filter lets through.
 #[derive(Debug, Default)]
 pub struct LiveLayer {
     /// The maximum number of return addresses that are stored for a span.
@@ -68,21 +69,20 @@ pub struct LiveLayer {
 }
 
 impl LiveLayer {
-    /// Stores the backtrace of each span's creation: the innermost return addresses on the stack, at most `depth` and at
-    /// most 256. 64 are enough for most programs; 0, the default, stores none. The layer has memory for all of these
-    /// addresses: eight bytes for each address and span (on a 64-bit system).
+    /// Stores the backtrace of each span's creation: the innermost return addresses on the stack, at most `depth` and
+    /// at most 256. A depth of 64 is enough for most programs. With 0, the default, no backtraces are stored. The layer
+    /// has memory for `depth` addresses for each span: eight bytes for each address (on a 64-bit system).
     ///
-    /// The functions at these addresses are
-    /// looked up when the frames are requested, once per address; see also
-    /// [`with_eager_symbols`](Self::with_eager_symbols). In an `async` program, the backtrace shows the poll in which
-    /// the span was created: which future awaits which other future.
+    /// The functions at these addresses are looked up when the frames are requested, once per address. See also
+    /// [`with_eager_symbols`](Self::with_eager_symbols). In an `async` program, the backtrace shows the poll during
+    /// which the span was created, and thus which future awaits which other future.
     ///
     /// [`with_sanitised`](Self::with_sanitised) leaves out the frames of the runtime and of `tracing`.
     ///
-    /// [`Walk`] determines how addresses are found. **A program for x86-64 should be compiled with frame pointers**,
-    /// `RUSTFLAGS="-C force-frame-pointers=yes"`. Without frame pointers, the unwinder finds the addresses, which takes
-    /// far longer. Rust's standard library is compiled with frame pointers, and programs for 64-bit ARM have them by
-    /// default.
+    /// [`Walk`] determines how addresses are found. **A program for x86-64 should be compiled with frame pointers**
+    /// (`RUSTFLAGS="-C force-frame-pointers=yes"`). Without frame pointers, the unwinder finds the addresses, which
+    /// takes far longer. Rust's standard library is compiled with frame pointers, and programs for 64-bit ARM have them
+    /// by default.
     ///
     /// Functions have names if the binary has symbols. Frames also have files and lines if the program has
     /// debug information (`debug = "line-tables-only"` in the profile).
@@ -95,9 +95,9 @@ impl LiveLayer {
     /// If `yes`, looks up the functions of a backtrace when its span is created, and not when the frames are requested.
     /// Without backtraces this has no effect.
     ///
-    /// With this option a span costs far more: functions are looked up anew for each backtrace, and each name is
-    /// allocated. The option is for programs that unload libraries: afterwards an address may belong to another
-    /// function.
+    /// With this option a span costs far more: functions are looked up anew for each backtrace, and memory is allocated
+    /// for each name. The option is for programs that unload libraries: after a library was unloaded, an address of its
+    /// functions may belong to another function.
     #[must_use]
     pub fn with_eager_symbols(mut self, yes: bool) -> Self {
         self.has_eager_symbols = yes;
@@ -116,8 +116,8 @@ impl LiveLayer {
     ///   C's `main`;
     /// - functions without a name, except if no function of the backtrace has a name.
     ///
-    /// A method belongs to the crate of its type: `<my_app::Task as core::future::Future>::poll` to `my_app`. If the
-    /// type has no path (`<F as core::ops::FnOnce>::call_once`), the method belongs to the crate of its trait.
+    /// A method belongs to the crate of its type: `<my_app::Task as core::future::Future>::poll` belongs to `my_app`.
+    /// If the type has no path (`<F as core::ops::FnOnce>::call_once`), the method belongs to the crate of its trait.
     #[must_use]
     pub fn with_sanitised(mut self, yes: bool) -> Self {
         self.sanitised = yes;
@@ -141,12 +141,14 @@ impl LiveLayer {
 
     /// Returns a handle that dumps the spans of this layer, even after the layer has become part of a subscriber.
     ///
-    /// Set all options first: a change of an option makes another layer, whose spans the handle does not show.
+    /// Set all options before you call this function: a change of an option makes another layer, whose spans the handle
+    /// does not show.
     pub fn handle(&self) -> Handle {
         Handle { spans: Arc::clone(self.spans()) }
     }
 
-    /// Gives the layer, whose options have changed, a new set of spans. A handle that was created before stays empty.
+    /// Gives the layer a new set of spans after a change of its options. A handle that was created before the change
+    /// shows no spans.
     fn changed(mut self) -> Self {
         self.spans = OnceLock::new();
         self
@@ -178,7 +180,7 @@ impl Handle {
     }
 }
 
-/// Returns the fields as text, `key = value, …`, or `None` if there are none.
+/// Returns the fields that `record` visits as text, `key = value, …`, or `None` if there are no fields.
 fn text(record: &dyn Fn(&mut dyn Visit)) -> Option<Arc<str>> {
     fields::with_span("", true, record, |text, track| {
         if track.is_empty() {
@@ -190,7 +192,7 @@ fn text(record: &dyn Fn(&mut dyn Visit)) -> Option<Arc<str>> {
     })
 }
 
-/// Joins two texts with a separator. The result is cut if it is too long.
+/// Joins two texts with a separator. A result that is longer than [`TEXT_MAX`] is cut.
 fn join(before: &str, new: &str) -> Arc<str> {
     let mut all = before.to_owned();
     if before.len() + SEPARATOR.len() < TEXT_MAX {
@@ -235,7 +237,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LiveLayer {
                 Some(before) => join(before, &new),
                 None => Arc::clone(&new),
             };
-            // Fails if another thread has recorded fields meanwhile.
+            // Fails if another thread has recorded fields of this span meanwhile. Then the loop tries again.
             if table.set_fields(id, before.as_ref(), all) {
                 return;
             }

@@ -1,5 +1,5 @@
-//! Shows which spans are alive, where each was created, and which threads are inside. Use it to find out why a program
-//! hangs.
+//! Shows which spans are alive, where each span was created, and which threads are inside it. Use this module to find
+//! out why a program hangs.
 //!
 //! ```
 //! use atrace_subscriber::live::{self, LiveLayer};
@@ -12,7 +12,7 @@
 //! println!("{}", live::dump()); // A tree. With `{:#}`: without backtraces.
 //! ```
 //!
-//! With [`with_sanitised(true)`](LiveLayer::with_sanitised) as well, this prints:
+//! If the layer also has the option [`with_sanitised(true)`](LiveLayer::with_sanitised), this program prints:
 //!
 //! ```text
 //! 2 spans are alive
@@ -22,9 +22,9 @@
 //!          my_program::main (src/main.rs:6:13)
 //! ```
 //!
-//! A task is shown while its span is alive, on whichever thread the task is polled:
-//! `tokio::spawn(work().instrument(info_span!("work")))`. If no thread is inside a task's span, the task is waiting.
-//! [`LiveLayer`] documents the costs, and the rules for threads and forks.
+//! The span of a task (`tokio::spawn(work().instrument(info_span!("work")))`) is shown while the span is alive,
+//! whichever threads poll the task. If no thread is inside a task's span, the task is waiting. [`LiveLayer`] documents
+//! the costs, and the rules for threads and forks.
 
 mod dump;
 mod layer;

@@ -1,4 +1,5 @@
-//! Decides which functions of a backtrace belong to the runtime or to the tracing crates. These functions are left out.
+//! Decides which functions of a backtrace belong to the runtime or to the tracing crates. These functions are left out
+//! of the backtrace.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,8 +27,8 @@ const CRATES: [&str; 20] = [
     "async_executor",
     "async_task",
 ];
-/// The names of functions that are left out and belong to no crate. `main` in this list is C's function; the `main` of
-/// a Rust program has the path `name_of_the_crate::main`.
+/// The names of functions that belong to no crate and are left out of backtraces. `main` in this list is C's function;
+/// the `main` of a Rust program has the path `name_of_the_crate::main`.
 const NAMES: [&str; 13] = [
     "main",
     "_start",
@@ -50,7 +51,7 @@ pub(super) struct Rules {
     /// A number that identifies these rules among all rules of the process.
     pub(super) number: u32,
     sanitised: bool,
-    /// Prefixes of the paths of further functions that are left out.
+    /// The prefixes of the paths of further functions that are left out of backtraces.
     hidden: Vec<Cow<'static, str>>,
 }
 
@@ -65,8 +66,8 @@ impl Rules {
         self.sanitised
     }
 
-    /// Returns whether a function is left out. `function` is its demangled name. `file` is used only if the function's
-    /// name has no path.
+    /// Returns whether a function is left out of backtraces. `function` is the function's demangled name. `file`, its
+    /// source file, is used only if the name has no path.
     pub(super) fn hide(&self, function: &str, file: Option<&str>) -> bool {
         if !self.sanitised {
             return false;
@@ -85,15 +86,15 @@ impl Rules {
     }
 }
 
-/// Returns the crate of a function's path. Returns `None` for a name without a path, such as
-/// `poll<tokio::time::Sleep>`. In line tables, all names have this form.
+/// Returns the crate with which a function's path begins. Returns `None` for a name without a path, such as
+/// `poll<tokio::time::Sleep>`. If the debug information consists only of line tables, all names have this form.
 fn crate_of(path: &str) -> Option<&str> {
     let end = path.find(['<', '(', ' ', '{']).unwrap_or(path.len());
     path[..end].split_once("::").map(|(name, _)| name)
 }
 
-/// Returns what a source file's path shows of its crate: the crate of the standard library, the name of a package from
-/// a registry, or the name of a Git repository. Returns `None` for other files.
+/// Returns the origin of a source file, as its path shows it: the name of a crate of the standard library, of a package
+/// from a registry, or of a Git repository. Returns `None` for other files.
 fn crate_of_file(file: &str) -> Option<&str> {
     let mut parts = file.split(['/', '\\']);
     if let Some((_, library)) = file.split_once("/library/").filter(|_| file.starts_with("/rustc/")) {
@@ -112,15 +113,15 @@ fn crate_of_file(file: &str) -> Option<&str> {
     }
 }
 
-/// Returns whether `package` is the name of the crate `of`. The package's name may have `-` where the crate's
-/// has `_`.
+/// Returns whether `package` is the name of the crate `of`. The package's name may have `-` where the crate's name has
+/// `_`.
 fn is(of: &str, package: &str) -> bool {
     let same = |(a, b): (u8, u8)| a == b || (a == b'_' && b == b'-');
     of.len() == package.len() && of.bytes().zip(package.bytes()).all(same)
 }
 
-/// Returns the path to which the rules are applied. For a method this is the path of its type; if the type has no
-/// path, as a type parameter or a tuple has none, it is the path of the trait.
+/// Returns the path of a function to which the rules are applied. For a method, this is the path of the method's type.
+/// If the type has no path (a type parameter or a tuple), it is the path of the method's trait.
 fn path(function: &str) -> &str {
     let Some(inner) = function.strip_prefix('<') else { return function };
     let (of, rest) = split_type(inner);
@@ -138,7 +139,7 @@ fn split_type(text: &str) -> (&str, &str) {
     for (at, c) in text.char_indices() {
         match c {
             '<' | '(' | '[' | '{' => depth += 1,
-            // The `>` of `->` closes nothing.
+            // The `>` of `->` is no closing bracket.
             '>' if before == '-' => {}
             '>' | ')' | ']' | '}' if depth == 0 => return text.split_at(at),
             '>' | ')' | ']' | '}' => depth -= 1,

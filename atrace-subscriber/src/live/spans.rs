@@ -1,5 +1,5 @@
-//! The live spans of one layer, which the layer shares with its handles; and the list of the live spans of
-//! all layers, for [`dump`](super::dump).
+//! The live spans of one layer, which the layer shares with its handles. This module also has the list of all layers'
+//! live spans, which [`dump`](super::dump) reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,11 +11,12 @@ use super::stack::{self, DEEPEST, Walk};
 use super::symbols;
 use super::table::{Description, SpanTable};
 
-/// The method by which a layer finds return addresses, and whether it looks up their functions at once.
+/// The method by which a layer finds return addresses, and the moment at which it looks up the functions at these
+/// addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Backtraces {
     pub(super) walk: Walk,
-    /// Whether functions are looked up when the span is created.
+    /// Whether the functions of a backtrace are looked up when the span is created.
     pub(super) is_eager: bool,
 }
 
@@ -23,7 +24,7 @@ pub(super) struct Backtraces {
 pub(super) struct LiveSpans {
     pub(super) table: SpanTable,
     pub(super) rules: Arc<Rules>,
-    /// How the layer makes backtraces, or `None` if it stores none.
+    /// How the layer makes backtraces, or `None` if the layer stores no backtraces.
     pub(super) backtraces: Option<Backtraces>,
     /// The generation (a number that changes at each fork) of the process whose list, [`ALL`], contains these spans.
     listed_by: AtomicU64,

@@ -1,8 +1,8 @@
 //! Finds the functions to which return addresses belong.
 //!
 //! A lookup takes long, and the first lookup in a binary reads the binary's debug information. So the functions of each
-//! address, and each whole backtrace, are cached for all dumps. The caches have room for a large program. When they are
-//! full, they are cleared.
+//! address, and each whole backtrace, are cached for all dumps. The caches have room for a large program. A cache that
+//! is full is cleared.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ const ADDRESSES: usize = 1 << 15;
 /// The maximum number of cached backtraces.
 const BACKTRACES: usize = 1 << 12;
 
-/// A function in a backtrace, and the position of the call in its source.
+/// A function in a backtrace, and the source position of the call that the function was making.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     address: usize,
@@ -39,16 +39,17 @@ impl Frame {
         self.function.as_deref()
     }
 
-    /// Returns the source of the call: the path of the file, usually an absolute path; the line, from 1; and the column,
-    /// from 1. A line or column of 0 is unknown. Returns `None` if there is no debug information.
+    /// Returns the source position of the call: the path of the file (usually an absolute path), the line and the
+    /// column. Lines and columns count from 1; 0 means that the line or the column is unknown. Returns `None` if there
+    /// is no debug information.
     pub fn location(&self) -> Option<(&str, u32, u32)> {
         self.location.as_ref().map(|(file, line, column)| (&**file, *line, *column))
     }
 }
 
 impl fmt::Display for Frame {
-    /// Formats `function (file:line:column)`, or the parts of it that are known. If the name is unknown, the
-    /// address is written in its place.
+    /// Formats `function (file:line:column)`, or the parts of it that are known. If the function's name is unknown, the
+    /// return address is written instead.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.function() {
             Some(function) => f.write_str(function)?,
@@ -66,18 +67,19 @@ impl fmt::Display for Frame {
 /// A backtrace whose functions were looked up.
 pub(super) type Frames = Arc<[Arc<Frame>]>;
 
-/// The generation of a process, and how many of its threads are looking up symbols. Such a thread holds a lock of the
-/// crate `backtrace`, or waits for it.
+/// The generation of a process (a number that changes at each fork), and the number of its threads that are looking up
+/// symbols. Each of these threads holds a lock of the crate `backtrace`, or waits for this lock.
 ///
-/// A forked child may find here that threads of its parent were looking up symbols. One of these threads may have held
-/// the lock, and does not exist in the child, so the lock is [`LOST`] there.
+/// In a forked child, this value may show that threads of the parent were looking up symbols during the fork. One of
+/// these threads may have held the lock. The thread does not exist in the child, so the lock is [`LOST`] there.
 static LOOKING: AtomicU64 = AtomicU64::new(0);
 
 const THREADS: u64 = 0xffff;
-/// A value in place of the number of threads. This value means that the lock will never be released in this process.
+/// A value in place of the number of threads in [`LOOKING`]. It means that the lock of the crate `backtrace` will never
+/// be released in this process.
 const LOST: u64 = THREADS;
 
-/// Returns the generation of this process, in the bits above the number of threads.
+/// Returns the generation of this process, shifted into the bits of [`LOOKING`] above the number of threads.
 fn process() -> u64 {
     generation().number() << THREADS.count_ones()
 }
@@ -85,8 +87,8 @@ fn process() -> u64 {
 struct Looking(u64);
 
 impl Looking {
-    /// Counts the calling thread as one that looks up symbols. Returns `None` if the lock will never be released in
-    /// this process.
+    /// Adds the calling thread to the number of threads that are looking up symbols. Returns `None` if the lock of the
+    /// crate `backtrace` will never be released in this process.
     fn new() -> Option<Self> {
         let process = process();
         let more = |looking: u64| match looking & THREADS {
@@ -110,8 +112,8 @@ impl Drop for Looking {
     }
 }
 
-/// Looks up an address. Returns the functions that are inlined there, the innermost first, and then the function that
-/// contains them. If no function is found, returns one frame without a name.
+/// Looks up an address. Returns the functions that are inlined at this address, the innermost first, and then the
+/// function that contains them. If no function is found, returns one frame without a name.
 fn look_up(address: usize) -> Vec<Arc<Frame>> {
     let mut frames = Vec::new();
     let symbol = |symbol: &backtrace::Symbol| {
@@ -125,7 +127,7 @@ fn look_up(address: usize) -> Vec<Arc<Frame>> {
             }),
         }));
     };
-    // Under miri, a number without its provenance identifies no function.
+    // Under miri, an address without provenance identifies no function.
     if !cfg!(miri)
         && let Some(_looking) = Looking::new()
     {
@@ -142,8 +144,8 @@ pub(super) fn look_up_afresh(addresses: &[usize], rules: &Rules) -> Frames {
     without_hidden(addresses.iter().flat_map(|address| look_up(*address)).collect(), rules)
 }
 
-/// If the rules hide anything, leaves out the frames that they hide and, if any frame has a name, the frames without a
-/// name.
+/// Leaves out the frames that the rules hide and the frames without a name. If the rules hide no functions, or if no
+/// frame has a name, all frames stay.
 fn without_hidden(mut frames: Vec<Arc<Frame>>, rules: &Rules) -> Frames {
     if rules.hide_anything() && frames.iter().any(|frame| frame.function().is_some()) {
         frames.retain(|frame| {
@@ -159,7 +161,7 @@ fn without_hidden(mut frames: Vec<Arc<Frame>>, rules: &Rules) -> Frames {
 #[derive(Default)]
 struct Cache {
     by_address: FxHashMap<usize, Box<[Arc<Frame>]>>,
-    /// The backtraces by their addresses. Each is stored with the number of the rules that were applied to
+    /// The backtraces by their addresses. Each backtrace is stored with the number of the rules that were applied to
     /// it.
     by_backtrace: FxHashMap<Box<[usize]>, (u32, Frames)>,
 }
@@ -171,8 +173,8 @@ static CACHE: PerProcess<Mutex<Cache>> = PerProcess::new();
 /// Whether the last attempt to lock the cache failed.
 static STUCK: AtomicBool = AtomicBool::new(false);
 
-/// Locks the cache. Returns `None` if the cache stays locked for unreasonably long: the caller may be a signal handler
-/// on the thread that holds the lock. After such a failure, callers try the lock without waiting, until an attempt
+/// Locks the cache. Returns `None` after 100 failed attempts, because the caller may be a signal handler that has
+/// interrupted the thread that holds the lock. After such a failure, each call makes only one attempt, until an attempt
 /// succeeds.
 fn cache() -> Option<MutexGuard<'static, Cache>> {
     let mut tries = if STUCK.load(Ordering::Relaxed) { 1 } else { 100 };
@@ -195,7 +197,7 @@ fn cache() -> Option<MutexGuard<'static, Cache>> {
     }
 }
 
-/// Returns the frames of a backtrace, without those that the rules hide.
+/// Returns the frames of a backtrace, without the frames that the rules hide.
 pub(super) fn frames(addresses: &[usize], rules: &Rules) -> Frames {
     let known = cache().and_then(|cache| cache.by_backtrace.get(addresses).cloned());
     if let Some((_, frames)) = known.filter(|(number, _)| *number == rules.number) {

@@ -43,14 +43,14 @@ impl fmt::Display for Thread {
 }
 
 thread_local! {
-    /// The calling thread, with the generation of its process (a number that changes at each fork): in a forked child,
-    /// the thread has another id.
+    /// The calling thread, and the generation (a number that changes at each fork) of the process that has stored the
+    /// thread here. In a forked child, the thread has another id, so it is stored again.
     static THIS: RefCell<Option<(Generation, Arc<Thread>)>> = const { RefCell::new(None) };
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns the calling thread. If the thread ends and its thread-locals were destroyed already, each call
-/// reads the thread's name again.
+/// Returns the calling thread. If the thread is ending and its thread-locals are already destroyed, each call reads the
+/// thread's name again.
 pub(super) fn this() -> Arc<Thread> {
     let generation = generation();
     let known = THIS.try_with(|this| {
@@ -67,13 +67,14 @@ pub(super) fn this() -> Arc<Thread> {
     known.ok().flatten().unwrap_or_else(Thread::new)
 }
 
-/// A guard that exists while the calling thread uses the table. Code that interrupts the thread meanwhile (a signal
-/// handler, or an allocator that traces) must not use the table, because it would wait for a lock of its own thread.
+/// A guard that exists while the calling thread uses the table. Code that interrupts the thread during this time (a
+/// signal handler, or an allocator that traces) must not use the table, because it would wait for a lock that its own
+/// thread holds.
 pub(super) struct Busy(());
 
 impl Busy {
     pub(super) fn new() -> Option<Self> {
-        // No guard may exist otherwise, not even for a moment: its drop would clear the flag.
+        // If the thread is busy already, not even a temporary guard may be made, because its drop would clear the flag.
         (!BUSY.replace(true)).then(|| Self(()))
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! All `AtraceSubscriber`s and `AtraceLayer`s of the process share the meter (a `LiveLayer` is not metered). When the
 //! process ends, the measurements are written to a new file, which is then renamed to `PATH`, so that a reader always
-//! finds a complete file. The new file replaces a link or file that is in its place. If the variable is set in several
-//! processes, the file contains the measurements of the process that ended last.
+//! finds a complete file. The new file replaces a link or file at `PATH`. If the variable is set in several processes,
+//! the file contains the measurements of the process that ended last.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -28,7 +28,7 @@ static ASKED: OnceRef<Option<BillRequest>> = OnceRef::new();
 pub(crate) fn asked() -> Option<Meter> {
     let asked = ASKED.get_or_make(|| {
         let path = process::variable(VARIABLE)?;
-        // The program may change its directory before it ends.
+        // The path is made absolute now, because the program may change its directory before it ends.
         let path = path::absolute(&path).unwrap_or_else(|_| path.into());
         if !process::at_exit(write_at_exit) {
             process::complain(&format!("atrace: {VARIABLE} has no effect: there is no bill on this system"));
@@ -50,7 +50,7 @@ extern "C" fn write_at_exit() {
             process::complain(&format!("atrace: {VARIABLE}: can't write the bill to {path}: {error}"));
         }
     });
-    written.unwrap_or_else(std::mem::forget); // Dropping what was thrown may panic.
+    written.unwrap_or_else(std::mem::forget); // Dropping the panic's payload may panic.
 }
 
 impl BillRequest {
@@ -58,7 +58,8 @@ impl BillRequest {
         let mut new = self.path.clone().into_os_string();
         new.push(format!(".{}.new", process::raw_id()));
         let mut file = File::create_new(&new).or_else(|error| {
-            // A process with the same id may have left the file behind. Removing it follows no link either.
+            // An earlier process with the same id may have left this file behind. Like `create_new`, `remove_file`
+            // follows no link.
             if error.kind() == ErrorKind::AlreadyExists {
                 fs::remove_file(&new)?;
             }

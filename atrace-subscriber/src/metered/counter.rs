@@ -1,8 +1,8 @@
 //! A counter of calls, which also selects the calls to be timed.
 //!
 //! A counter is one word. Its lowest bits hold the number of calls that come before the next timed call. The other bits
-//! hold the number of calls that will have been counted by then. So a call that is not timed decrements the word: a
-//! load, a test and a store. A new counter is 0, and its first call is timed.
+//! hold the sum of this number and the number of calls that were counted. So a call that is not timed is counted by
+//! decrementing the word, which takes a load, a test and a store. A new counter is 0, and its first call is timed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const LEFT_BITS: u32 = 16;
 const LEFT: u64 = (1 << LEFT_BITS) - 1;
 
-/// The largest allowed mean number of calls for each timed call.
+/// The maximum number of calls of which one is timed on average.
 pub(super) const ONE_IN_MAX: u32 = 1 << (LEFT_BITS - 1);
 
 /// Returns the word for a counter that has counted `calls` calls and has `left` calls before the next timed call.
@@ -35,8 +35,8 @@ pub(super) fn passes(counter: &AtomicU64) -> bool {
     passes
 }
 
-/// Counts a call. If the call has to be timed, returns the number of calls before it. In that case `left` is called
-/// with that number, and returns how many calls come before the next timed call.
+/// Counts a call. If the call has to be timed, returns the number of calls before it. In that case, `left` is called
+/// with this number, and returns how many calls come before the next timed call.
 pub(super) fn count(counter: &AtomicU64, left: impl Fn(u64) -> u64) -> Option<u64> {
     let next = |now| Some(if now & LEFT == 0 { word(calls(now) + 1, left(calls(now))) } else { now - 1 });
     let before = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default();

@@ -1,17 +1,17 @@
 //! Finds the callsite of a span by the span's id, in set-associative tables of fixed size.
 //!
-//! An id selects a set of eight words, which are a cache line. A word holds the number of the callsite, and those bits
-//! of the id that did not select the set.
+//! An id selects a set of eight words, which fill one cache line. A word holds the number of the callsite, and those
+//! bits of the id that did not select the set.
 //!
-//! The id of a registry's span contains the thread that has created the span, and that thread selects one of [`TABLES`]
-//! small tables. A small table belongs to the first thread that adds an id to it. Only this thread, the owner of the
-//! table, adds words to the table, so it takes a free word by a plain store. All other ids are in one large table: the
-//! ids that other threads add, and the ids whose set in the small table is full. In the large table, a thread takes a
-//! free word by a compare-and-swap.
+//! The id of a registry's span contains the number of the thread that has created the span, and this number selects one
+//! of [`TABLES`] small tables. A small table belongs to the first thread that adds an id to it. Only this thread, the
+//! owner of the table, adds words to the table, so it takes a free word by a plain store. All other ids are in one
+//! large table: the ids that other threads add, and the ids whose set in the small table is full. In the large table, a
+//! thread takes a free word by a compare-and-swap.
 //!
-//! The thread that closes a span finds the span's word before the close and frees it after the close: by then another
-//! thread may already use the same id again, with another word. If the set in the large table is full, too, the
-//! callsite of the span counts as unknown.
+//! The thread that closes a span looks up the span's word before the close, and frees this word after the close. A
+//! lookup after the close could find another word, because another thread may already use the same id again. If the
+//! sets of an id are full in both tables, the callsite of the span counts as unknown.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -28,9 +28,9 @@ const SMALL_BITS: u32 = if cfg!(miri) { 2 } else { 6 };
 const SMALL: usize = 1 << SMALL_BITS;
 /// The number of sets of the large table.
 const LARGE: usize = if cfg!(miri) { 4 } else { 4096 };
-/// The number of bits of a word that hold the callsite's number plus 1, so that no word is 0. The other bits are bits
-/// of the id. Two groups of bits of the id are left out: the bits that select the set in a small table, and the highest
-/// bits, which count how often a registry has used a slot again.
+/// The number of bits of a word that hold the callsite's number plus 1, so that no used word is 0. The other bits are
+/// bits of the id. Two groups of bits of the id are left out: the bits that select the set in a small table, and the
+/// highest bits, which count how often a registry has reused the slot of a span.
 const NUMBER_BITS: u32 = 14;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 const _: () = assert!((FIRST_NUMBERS as u64) < NUMBER);
@@ -41,7 +41,7 @@ pub(super) type Found<'a> = (&'a AtomicU64, usize);
 pub(super) struct Ids {
     /// The sets of all small tables, followed by the sets of the large table.
     sets: &'static [Line; TABLES * SMALL + LARGE],
-    /// The lane of each small table's owner, plus 1, or 0 if the table has no owner.
+    /// The lane (the position of the counters) of each small table's owner, plus 1, or 0 if the table has no owner.
     owners: [AtomicUsize; TABLES],
 }
 
@@ -57,10 +57,10 @@ impl Ids {
         Self { sets: zeroed_lines(), owners }
     }
 
-    /// Returns the number of the small table of an id, and the id's sets in that table and in the large one. The id of
-    /// a registry consists of, from the lowest bit, the slot (38 bits), the slot's thread (13 bits) and the slot's
-    /// generation. The generation must not select the set: the word of a slot that is used again should be in memory
-    /// that is cached.
+    /// Returns the number of the small table of an id, and the id's sets in that table and in the large table. The id
+    /// of a registry consists of, from the lowest bit, the slot (38 bits), the slot's thread (13 bits) and the slot's
+    /// generation. The generation must not select the set, so that a slot that is reused has its word in the same cache
+    /// line again.
     #[inline(always)]
     fn sets(id: u64) -> (usize, [usize; 2]) {
         let thread = (id >> 38 & 0x1fff) as usize;
@@ -69,7 +69,7 @@ impl Ids {
         (table, [table * SMALL + id as usize % SMALL, TABLES * SMALL + large])
     }
 
-    /// Finds the word of an id, if it is the first word of its set in the small table, as it usually is.
+    /// Finds the word of an id, if it is the first word of its set in the small table, which is the usual case.
     #[inline(always)]
     pub(super) fn find_first(&self, id: u64) -> Option<Found<'_>> {
         found(&self.sets[Self::sets(id).1[0]].0[0], id)
@@ -80,8 +80,8 @@ impl Ids {
         Self::sets(id).1.into_iter().flat_map(|at| &self.sets[at].0).find_map(|word| found(word, id))
     }
 
-    /// Adds an id. `lane` is the lane of the calling thread. A subscriber may give the same id to all spans of a
-    /// callsite; that id is added only once.
+    /// Adds an id. `lane` is the lane (the position of the counters) of the calling thread. A subscriber may give the
+    /// same id to all spans of a callsite; that id is added only once.
     #[inline(always)]
     pub(super) fn add(&self, id: u64, callsite: usize, lane: usize) {
         let (table, [small, _]) = Self::sets(id);
@@ -116,7 +116,7 @@ impl Ids {
     }
 }
 
-/// Returns the bits of an id that its word contains, at their position in the word.
+/// Returns the bits of an id that the id's word contains, at their position in the word.
 #[inline(always)]
 fn rest(id: u64) -> u64 {
     id >> SMALL_BITS << NUMBER_BITS
@@ -125,7 +125,7 @@ fn rest(id: u64) -> u64 {
 /// Returns the word and the number of the callsite in it, if the word has this id.
 #[inline(always)]
 fn found(word: &AtomicU64, id: u64) -> Option<Found<'_>> {
-    // A free word has no number, even for an id of which no bits remain.
+    // A free word (0) matches no id: for an id whose bits in the word are all 0, the subtraction wraps around.
     let number = (word.load(Ordering::Relaxed) ^ rest(id)).wrapping_sub(1);
     (number < NUMBER).then_some((word, number as usize))
 }

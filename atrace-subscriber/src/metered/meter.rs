@@ -3,27 +3,28 @@
 //! # A call that is not timed
 //!
 //! For each callsite and thread there is a line of counters, which is a cache line of the processor. The number of a
-//! callsite is the position to which the address of its metadata is hashed. So the line is found without a lookup in
-//! the table of callsites. The last word of the line is the address of the metadata, and confirms that the line belongs
-//! to the callsite. For a span, a table finds the number of the callsite by the span's id. The counter of a kind of
-//! call also shows whether the call has to be timed (`counter.rs`), so a call that is not timed writes only this word.
-//! All other cases are handled by [`State::time_slowly`].
+//! callsite is usually the hash of its metadata's address. So the line is found without a lookup in the table of
+//! callsites. The last word of the line is the address of the metadata, and confirms that the line belongs to the
+//! callsite. For a span, a table finds the number of the callsite by the span's id. The counter of a kind of call also
+//! shows whether the call has to be timed (`counter.rs`), so a call that is not timed writes only this word. All other
+//! cases are handled by [`State::time_slowly`].
 //!
 //! # A timed call
 //!
 //! During a timed call, the thread has no lane (its own set of counters). So all calls that are nested in the timed
-//! call are handled by `time_slowly`. They are timed as well, and their times are subtracted.
+//! call are handled by `time_slowly`. They are timed as well, and their times are subtracted from the time of the outer
+//! call.
 //!
 //! # A long call
 //!
 //! During a call of more than 10 µs (a *long* call), the thread may have waited or lost the processor. For a long call,
 //! the thread's processor time counts instead of the elapsed time, so the processor time has to be read before and
-//! after the call. Reading it is a system call, which takes longer than most calls, and which makes the calls after it
-//! slower. So the processor time is read only for one of 32 samples, and for eight more samples after each long call.
-//! In this way, reading the processor time takes less time than the long calls. The estimate for long calls is the
-//! product of two values: their share among the samples for which the processor time was not read, and their mean
-//! processor time in the samples for which it was read. (A thread that has just read its processor time loses the
-//! processor more often, so the latter samples would give a wrong share.)
+//! after the call. Reading the processor time takes a system call. This system call takes longer than most metered
+//! calls, and makes later calls slower. So the processor time is read only for one of 32 samples, and for eight more
+//! samples after each long call. In this way, all readings of the processor time together take less time than the long
+//! calls. The estimate for long calls is the product of two values: their share among the samples for which the
+//! processor time was not read, and their mean processor time in the samples for which it was read. (A thread that has
+//! just read its processor time loses the processor more often, so the latter samples would give a wrong share.)
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -37,12 +38,13 @@ use super::counter::{self, ONE_IN_MAX};
 use super::thread::{self, LANE, LANES, NONE, Thread, Times};
 use crate::callsites::{self, Callsite, level_of};
 
-/// The number of first calls, for each callsite, kind of call and thread, that are all timed.
+/// For each callsite, kind of call and thread, the number of first calls that are all timed.
 const FIRSTS: u64 = 16;
-/// One of this many calls of a kind is timed.
+/// After the first calls, one of this many calls of a kind is timed on average. The number is larger if the clock is
+/// slow.
 const ONE_IN: u32 = 128;
-/// The number of calls that are made to measure what metering itself costs. If every call is timed, a tenth of this
-/// number of calls is made.
+/// The number of calls that are made to measure what metering itself costs. For the measurement in which every call is
+/// timed, a tenth of this number of calls is made.
 const TRIES: u32 = 1000;
 /// The callsite number that is used for all calls whose callsite is unknown.
 pub(super) const UNKNOWN: usize = callsites::FIRST_NUMBERS;
@@ -72,13 +74,13 @@ const fn place_of(call: Call) -> usize {
 struct Timed {
     firsts: AtomicU64,
     of_firsts: AtomicU64,
-    /// The samples for which the processor time was not read.
+    /// The times of the samples for which the processor time was not read. The time of a long call counts as 0 here.
     short: Sum,
     /// The number of long calls among the samples in `short`.
     longs: AtomicU64,
     /// The times of the long calls among the samples for which the processor time was read.
     long: Sum,
-    /// The number of the other calls among these samples.
+    /// The number of calls that were not long among the samples for which the processor time was read.
     others: AtomicU64,
     /// Whether any of the measured calls was long (took at least [`LONG`]).
     has_long: AtomicBool,
@@ -99,7 +101,7 @@ impl Sum {
             let more = |bits| Some((f64::from_bits(bits) + (ticks as f64).powi(2)).to_bits());
             let _ = self.squares.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         }
-        // A reader that sees this number also sees the sums of at least as many calls.
+        // A reader that sees the increased number of values also sees sums that include at least as many values.
         self.number.fetch_add(1, Ordering::Release);
     }
 
@@ -113,20 +115,21 @@ impl Sum {
 }
 
 impl Timed {
-    /// Returns whether to read the processor time for the next sample. `calls` is the number of calls so far: the first
-    /// calls are often long.
+    /// Returns whether to read the processor time for the next sample. `calls` is the number of calls so far. For the
+    /// first calls, another rule applies, because they are often long.
     fn reads(&self, calls: u64) -> bool {
         let number = |of: &AtomicU64| of.load(Ordering::Relaxed);
         let [without, longs] = [&self.short.number, &self.longs].map(number);
         let [with, with_long] = [&self.others, &self.long.number].map(number);
         match calls < FIRSTS {
             true => self.has_long.load(Ordering::Relaxed) || calls < 2,
-            // Only every other one: after a long call, both samples shall see the same calls.
+            // At most every other sample reads the processor time. So after a long call, the samples with and without
+            // the processor time alternate, and both are drawn from the same calls.
             false => (with + with_long + without) % 2 == 1 && (with < without / 32 + 8 * (longs + with_long)),
         }
     }
 
-    /// Discards the samples for which the processor time was not read.
+    /// Discards all samples, except the times of long calls for which the processor time was read.
     fn clear(&self) {
         let Sum { number, sum, squares } = &self.short;
         let all = [number, sum, squares, &self.firsts, &self.of_firsts, &self.others, &self.longs];
@@ -159,7 +162,7 @@ impl Timed {
 #[derive(Default)]
 struct Site([Timed; ADDRESS]);
 
-/// The clock of the meter: the processor's counter or, if there is none, the nanoseconds since a start time.
+/// The clock of the meter: the processor's counter or, if there is no such counter, the nanoseconds since a start time.
 #[derive(Clone, Copy)]
 struct Ticks(Option<Instant>);
 
@@ -173,11 +176,11 @@ impl Ticks {
     }
 }
 
-/// The times at which a meter was made.
+/// The readings of several clocks when a meter was made.
 struct StartTimes {
     instant: Instant,
     ticks: u64,
-    /// The processor time of the process.
+    /// The processor time of the process when the meter was made.
     processor: Option<u64>,
     threads: Option<Times>,
 }
@@ -189,8 +192,8 @@ pub(super) struct State {
     ticks: Ticks,
     began: StartTimes,
     one_in: AtomicU32,
-    /// The lines of counters: for each lane (the counters of one thread), and then for all threads without a lane, a line
-    /// for each callsite, by the callsite's number.
+    /// The lines of counters. Each lane (the counters of one thread) has a line for each callsite, in the order of the
+    /// callsites' numbers. After the lanes, there are the lines that all threads without a lane share.
     lines: &'static [Line; LANE * (LANES + 1)],
     /// The samples of the callsites, by the callsites' numbers. The last entry is for unknown callsites.
     sites: Box<[OnceRef<Site>]>,
@@ -198,11 +201,11 @@ pub(super) struct State {
     registered: Box<[AtomicBool]>,
     /// The duration [`LONG`] in ticks.
     long: AtomicU64,
-    /// The number of ticks between the two clock readings of a timed call, if the call does nothing.
+    /// The number of ticks between the two clock readings of a timed call that does nothing.
     empty: AtomicU64,
     /// The number of ticks that metering adds to a timed call.
     timing: AtomicU64,
-    /// How long metering a call takes that is not timed, in picoseconds.
+    /// The time that metering adds to a call that is not timed, in picoseconds.
     untimed: AtomicU64,
 }
 
@@ -244,12 +247,13 @@ impl Meter {
         Self(state)
     }
 
-    /// Returns what each callsite has cost so far. Allocates.
+    /// Returns the bill: the cost of each callsite so far. Allocates memory.
     pub fn bill(&self) -> Bill {
         Bill::read(&self.0.raw()).unwrap_or_default()
     }
 
-    /// Prepares a callsite, which allocates. If a callsite is not prepared, its first call allocates.
+    /// Registers a callsite, and allocates the memory for its measurements. If a callsite is not registered, its first
+    /// call allocates this memory.
     #[cold]
     #[inline(never)]
     pub(crate) fn register(self, metadata: &'static Metadata<'static>, interest: &Interest) {
@@ -323,7 +327,8 @@ impl State {
         passes.then_some(number)
     }
 
-    /// Does the same as [`passes`](Self::passes), for the callsite with this number. Returns whether it was counted.
+    /// Does the same as [`passes`](Self::passes), for the callsite with this number. Returns whether the call was
+    /// counted.
     #[inline(always)]
     pub(super) fn number_passes(&self, number: usize, call: Call) -> bool {
         let line = thread::with(|thread| self.line(number, thread.lane.get()));
@@ -385,17 +390,17 @@ impl State {
     #[cold]
     #[inline(never)]
     fn calibrate(&'static self) {
-        // The samples of unknown callsites serve as an example, and are cleared afterwards, as is the counter.
+        // The measured calls are calls of the unknown callsite. Its samples and its counter are cleared afterwards.
         drop(self.time_number(UNKNOWN, Call::Enter));
         let Some(site) = self.sites[UNKNOWN].get() else { return };
         let timed = &site.0[place_of(Call::Enter)];
         let [mut untimed, mut timing, mut empty] = [u64::MAX; 3];
-        // The least of some groups was not interrupted.
+        // The shortest time of several groups of calls counts, because that group was not interrupted.
         for _ in 0..if cfg!(miri) { 1 } else { 20 } {
             untimed = untimed.min(self.try_calls(TRIES, ONE_IN_MAX));
             timing = timing.min(self.try_calls(TRIES / 10, 1));
             timed.clear();
-            // As in a program: most calls before it are not timed.
+            // As in a program, most calls before a timed call are not timed.
             self.try_calls(TRIES, 100);
             let sample = timed.short.sample();
             empty = empty.min(sample.sum as u64 / sample.number.max(1));
@@ -409,12 +414,12 @@ impl State {
         }
         timed.clear();
         self.try_counter().store(0, Ordering::Relaxed);
-        // Timed calls take at most half a nanosecond of the others.
+        // So few calls are timed that timing adds at most half a nanosecond to the mean duration of a call.
         let enough = (2.0 * (timing / u64::from(TRIES / 10)) as f64 * ns) as u32;
         self.set_one_in(enough.clamp(ONE_IN, 64 * ONE_IN));
     }
 
-    /// Makes calls of an unknown callsite, of which one of `one_in` is timed. Returns how long all calls
+    /// Makes `number` calls of the unknown callsite, and times one of `one_in` of them. Returns how long all calls
     /// took, in ticks.
     #[inline(never)]
     fn try_calls(&'static self, number: u32, one_in: u32) -> u64 {
@@ -485,7 +490,7 @@ impl State {
     }
 }
 
-/// Returns the number of a callsite, whose metadata need not live forever.
+/// Returns the number of the callsite with this metadata, which need not be `'static`.
 #[inline(always)]
 pub(super) fn number_of(metadata: &Metadata<'_>) -> usize {
     Callsite::find(metadata).map_or(UNKNOWN, |callsite| UNKNOWN.min(callsite.number() as usize))
@@ -510,8 +515,8 @@ fn described(metadata: &'static Metadata<'static>) -> atrace_bill::Callsite<'sta
 #[must_use]
 pub(super) struct Timing {
     state: &'static State,
-    /// The measured times to which this call is added. `None` for a nested call, whose time is only
-    /// subtracted.
+    /// The measured times to which this call is added. `None` for a nested call, whose time is only subtracted from the
+    /// time of the outer call.
     timed: Option<&'static Timed>,
     is_first: bool,
     /// The values of the thread's fields `nested` and `reads` before this call.
@@ -545,7 +550,7 @@ impl Timing {
             let own = took.saturating_sub(thread.nested.get());
             thread.reads.set(self.outer.1);
             let Some(timed) = self.timed else {
-                // The outer call has also waited for the metering of this call.
+                // The time of the outer call also contains the metering of this call.
                 let metering = state.timing.load(Ordering::Relaxed);
                 return thread.nested.set(self.outer.0 + took + metering);
             };

@@ -1,9 +1,9 @@
 //! The state of a thread that makes metered calls: its lane (a set of counters), and whether it is in a timed call.
 //!
-//! Only one thread writes to a lane, so counting is a load and a store. A thread takes a lane at its first metered
-//! call. When all lanes are taken, a new thread takes a lane whose thread has ended. (A thread that ends does not
-//! release its lane itself, because a thread-local with a destructor may allocate.) Threads without a lane share the
-//! counters behind the last lane, to which they add atomically.
+//! Only one thread writes to a lane, so counting a call takes only a load and a store. A thread takes a lane at its
+//! first metered call. When all lanes are taken, a new thread takes a lane whose thread has ended. (A thread that ends
+//! does not release its lane itself, because a thread-local with a destructor may allocate.) Threads without a lane
+//! share the counters behind the last lane, to which they add atomically.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,24 +15,26 @@ use crate::callsites::FIRST_NUMBERS;
 /// The number of lanes: this many threads have counters of their own.
 pub(super) const LANES: usize = 64;
 /// The number of lines of counters in a lane: one for each callsite, and one for unknown callsites. A lane is denoted
-/// by the position of its first line.
+/// by the position of its first line among the lines of all lanes.
 pub(super) const LANE: usize = FIRST_NUMBERS + 1;
-/// The lane of a thread that has made no metered call yet, or is in a timed call. No line has this position.
+/// The value of [`Thread::lane`] for a thread that has made no metered call yet, or is in a timed call. No line has
+/// this position.
 pub(super) const NONE: usize = usize::MAX / 2;
-/// The lane of a thread that shares its counters with other threads. No line has this position.
+/// The value of [`Thread::lane`] for a thread that shares its counters with other threads. No line has this position.
 const SHARED: usize = NONE + 1;
 
-/// The owner of each lane: the generation of the process and the number of the thread that has the lane, or 0 if the
-/// lane is free.
+/// The owner of each lane: the generation of the process (a number that changes at each fork) and the id of the thread
+/// that has the lane, or 0 if the lane is free.
 static OWNERS: [AtomicU64; LANES] = [const { AtomicU64::new(0) }; LANES];
-/// Whether a thread has taken, or may have taken, the lane of another thread that has made metered calls and has ended.
+/// Whether a thread has found no free lane. Such a thread takes the lane of a thread that has ended, or shares
+/// counters, so [`OWNERS`] no longer has all threads that have made metered calls.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
 /// The state of a thread. All meters share it.
 pub(super) struct Thread {
     /// The thread's lane; [`NONE`] during a timed call; [`SHARED`] if the thread shares its counters.
     pub(super) lane: Cell<usize>,
-    /// The thread's lane. It does not change during a timed call.
+    /// The thread's lane, even during a timed call; [`SHARED`] if the thread shares its counters.
     own: Cell<usize>,
     /// The time of the calls that are nested in the timed call, in ticks.
     pub(super) nested: Cell<u64>,
@@ -60,7 +62,7 @@ pub(super) fn with<R>(then: impl FnOnce(&Thread) -> R) -> R {
 }
 
 impl Thread {
-    /// Takes a lane, if this is the thread's first metered call. `seed` returns a number that differs at each call.
+    /// Takes a lane, if this is the thread's first metered call. `seed` returns a different number at each call.
     pub(super) fn prepare(&self, seed: impl FnOnce() -> u64) {
         if self.own.get() != NONE {
             return;
@@ -70,7 +72,7 @@ impl Thread {
         self.end_timing();
     }
 
-    /// Returns the position of the first line of the counters that the thread uses also during a timed call.
+    /// Returns the position of the first line of the thread's counters, even during a timed call.
     pub(super) fn first_line(&self) -> usize {
         self.own.get().min(LANES * LANE)
     }
@@ -83,8 +85,8 @@ impl Thread {
         self.lane.set(self.own.get());
     }
 
-    /// Chooses how many calls come before the next timed one. Each call has the same chance, 1 / `one_in`: the distance
-    /// between timed calls is uniformly distributed, with the mean `one_in`.
+    /// Chooses how many calls come before the next timed call. Each call has the same chance to be timed, 1 / `one_in`:
+    /// the distance between timed calls is uniformly distributed, with the mean `one_in`.
     pub(super) fn random_left(&self, one_in: u32) -> u64 {
         // G. Marsaglia, "Xorshift RNGs", 2003.
         let mut random = self.random.get();
@@ -103,7 +105,8 @@ fn free_lane() -> Option<usize> {
     let take = |at: &usize, from| {
         OWNERS[*at].compare_exchange(from, own, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     };
-    // An owner of another generation is a thread of the parent: this process may have continued it.
+    // An owner of another generation is a thread of the parent. It may be the thread that has forked, which continues
+    // in this process, so its lane stays taken.
     let has_ended = |owner: u64| owner >> 32 == generation >> 32 && !thread::is_there(owner as u32);
     let ended = |at: &usize| {
         let owner = OWNERS[*at].load(Ordering::Relaxed);
@@ -116,12 +119,12 @@ fn free_lane() -> Option<usize> {
     (0..LANES).find(ended)
 }
 
-/// The processor times of the process's threads at a moment, by the threads' numbers.
+/// The processor times of the process's threads at a moment, by the threads' ids.
 pub(super) struct Times(Vec<(u32, u64)>);
 
 impl Times {
-    /// Reads the present times. Returns `None` if the system does not list the threads of the process, or lists them by
-    /// other numbers. Allocates.
+    /// Reads the present times. Returns `None` if `/proc` does not list the threads of the process, or lists them with
+    /// other ids than [`thread::number`] returns. Allocates memory.
     pub(super) fn now() -> Option<Self> {
         let threads = std::fs::read_dir("/proc/self/task").ok()?;
         let numbers = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok());
@@ -131,14 +134,14 @@ impl Times {
         times.iter().any(|(number, _)| *number == own).then_some(Self(times))
     }
 
-    /// Returns the time that a thread had, or 0 if there was no such thread.
+    /// Returns the processor time that a thread had used when these times were read, or 0 if there was no such thread.
     fn of(&self, thread: u32) -> u64 {
         self.0.iter().find(|(number, _)| *number == thread).map_or(0, |(_, time)| *time)
     }
 }
 
 /// Returns the processor time since `began` of all threads that have made metered calls, in nanoseconds. Returns `None`
-/// if one of these threads has ended.
+/// if one of these threads has ended, or if not all of them are known ([`IS_LOST`]).
 pub(super) fn processor_time(began: &Times) -> Option<u64> {
     let generation = fork::generation().number() << 32;
     let owners = OWNERS.iter().map(|owner| owner.load(Ordering::Relaxed)).filter(|owner| *owner != 0);

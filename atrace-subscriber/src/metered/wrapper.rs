@@ -32,8 +32,8 @@ impl<S: Subscriber> Metered<S> {
         Self { subscriber, meter: Meter::new("the subscriber"), ids: Ids::new() }
     }
 
-    /// Times one of `one_in` calls. The default is 128, or up to 8,192 if the clock is slow. A timed call takes some hundred nanoseconds longer than other
-    /// calls.
+    /// Times one of `one_in` calls on average. The default is 128, or up to 8,192 if the clock is slow. A timed call
+    /// takes some hundred nanoseconds longer than other calls.
     ///
     /// Call this before the subscriber is used. 0 means 1: all calls are timed. The maximum is 32,768.
     #[must_use]
@@ -47,8 +47,8 @@ impl<S: Subscriber> Metered<S> {
         self.meter
     }
 
-    /// Calls `body` and meters it as a call for this callsite. Returns also the number of the callsite. Most calls are
-    /// not timed; the path for them saves no registers.
+    /// Calls `body`, and meters it as a call of the kind `call` for this callsite. Returns the result of `body` and the
+    /// number of the callsite. Most calls are not timed; so that they are fast, their path saves no registers.
     #[inline(always)]
     fn call<R>(
         &self,
@@ -74,8 +74,8 @@ impl<S: Subscriber> Metered<S> {
         self.ids.add(id.into_u64(), number, thread::with(|thread| thread.lane.get()));
     }
 
-    /// Does the same as [`call`](Self::call), for a span that has an id. Also returns the entry that the id had before
-    /// the call.
+    /// Does the same as [`call`](Self::call) for a span that already has an id. Instead of the callsite's number,
+    /// returns the entry that the id had before the call.
     #[inline(always)]
     fn span_call<R>(&self, id: &Id, call: Call, body: impl Fn(&S) -> R) -> (R, Option<Found<'_>>) {
         let (state, id) = (self.meter.0, id.into_u64());
@@ -155,7 +155,7 @@ impl<S: Subscriber> Subscriber for Metered<S> {
 
     fn clone_span(&self, id: &Id) -> Id {
         let (clone, found) = self.span_call(id, Call::Clone, |subscriber| subscriber.clone_span(id));
-        // A subscriber may give a clone an id of its own.
+        // A subscriber may give another id to a clone of a span.
         if let Some((_, number)) = found.filter(|_| clone != *id) {
             self.note(&clone, number);
         }
@@ -170,7 +170,8 @@ impl<S: Subscriber> Subscriber for Metered<S> {
     fn try_close(&self, id: Id) -> bool {
         let (is_closed, found) =
             self.span_call(&id, Call::Close, |subscriber| subscriber.try_close(id.clone()));
-        // Removes the entry from before the call: the subscriber may already have given the id to another span.
+        // Removes the entry that the id had before the call. The id's present entry may belong to another span, to
+        // which the subscriber has already given the id.
         if is_closed && let Some((place, _)) = found {
             Ids::remove(place);
         }
@@ -189,7 +190,7 @@ impl<S: Subscriber> Subscriber for Metered<S> {
         } else if id == TypeId::of::<Meter>() {
             Some(std::ptr::from_ref(&self.meter).cast())
         } else {
-            // SAFETY: the subscriber is a part of this one, and keeps the same promise.
+            // SAFETY: the wrapped subscriber is a field of `self`, so it lives as long, and keeps the same promise.
             unsafe { self.subscriber.downcast_raw(id) }
         }
     }

@@ -1,15 +1,16 @@
 //! Finds stored spans by the id that their registry gave them, without the locks of the registry.
 //!
 //! A layer could keep a stored span in the extensions of the registry's span, which would allocate memory for each
-//! span. It does so only if this table has no room, or if the span may have a life and has fields. A registry that is
-//! not the global default may report no close of a span whose child closed on another thread. A life with fields then
-//! ends when the registry drops the extensions.
+//! span. The layer does so only if this table has no room, or if the span may have a life and has fields. The reason
+//! for the second case: a registry that is not the global default may never report the close of a span whose child
+//! closed on another thread. The life of such a span, if it has fields, ends when the registry drops the extensions.
 //!
-//! The table has one place for all spans whose flow numbers have the same hash. A place with a span that is not closed
-//! yet is not overwritten; the layer then uses the extensions. A place is never cleared: the generation in a
-//! [`StoredSpan`] shows that its span has closed. The flow number in a place is only a fast check, which usually finds
-//! that the place has another span. The number in the span's slot decides. If the registry never reports that a span
-//! closed, the span keeps its place and its slot, at most one for each place.
+//! The table has one place for all spans whose flow ids ([`flow_id`](crate::span_stack::flow_id)) have the same hash. A
+//! place with a span that is not closed yet is not overwritten; the layer then stores the new span in the extensions. A
+//! place is never cleared: the generation in a [`StoredSpan`] shows that the span has closed. The flow id in a place is
+//! only for a fast check, which usually shows that the place has another span. If this check passes, the flow id in the
+//! span's slot decides. If the registry never reports that a span closed, the span keeps its place and its slot. So at
+//! most one slot is lost for each place.
 
 use super::{Slot, StoredSpan, note_shown};
 use crate::span::Span;
@@ -26,7 +27,7 @@ struct Place {
 static PLACE: [Place; PLACES] =
     [const { Place { flow_id: AtomicU64::new(0), span: AtomicU64::new(0) } }; PLACES];
 
-/// Returns the place for a span whose flow has this number.
+/// Returns the place for a span whose flow has this id.
 #[inline(always)]
 fn place(flow_id: u64) -> &'static Place {
     // The golden ratio, by which neighbouring numbers get different places.
@@ -34,18 +35,19 @@ fn place(flow_id: u64) -> &'static Place {
     &PLACE[hash as usize % PLACES]
 }
 
-/// Returns the slot of the span with this number, unless the span has closed.
+/// Returns the slot of the [`Span`] with this number, unless the span has closed.
 fn open(span: u64) -> Option<&'static Slot> {
     let slot = Span::from_number(span).in_slot().and_then(StoredSpan::slot)?;
     (!slot.is_closed.load(Ordering::Acquire)).then_some(slot)
 }
 
-/// Adds a new span, whose flow has this number. Returns true if the extensions need not have the span. Returns false if
-/// there is no room for the span, or if it may have a life and has fields.
+/// Adds a new span, whose flow has this id. Returns true if the span need not be stored in the registry's extensions.
+/// Returns false if the table has no room for the span, or if the span may have a life and has fields.
 pub(crate) fn add(flow_id: u64, span: Span, has_fields: bool) -> bool {
     let Some(slot) = open(span.number()) else { return false };
     let place = place(flow_id);
-    // Acquires the slot of that span, which would seem closed if its state of an earlier span were read.
+    // Acquires the state of the slot of the span in the place. If the state of the slot's previous span were read, the
+    // span would seem closed.
     let before = place.span.load(Ordering::Acquire);
     if open(before).is_some() {
         return false;
@@ -60,14 +62,15 @@ pub(crate) fn add(flow_id: u64, span: Span, has_fields: bool) -> bool {
     is_added && !(has_fields && slot.origin.is_known())
 }
 
-/// Finds the span whose flow has this number, unless the span has closed.
+/// Finds the span whose flow has this id, unless the span has closed.
 #[inline(always)]
 pub(crate) fn find(flow_id: u64) -> Option<Span> {
     let place = place(flow_id);
     if place.flow_id.load(Ordering::Acquire) != flow_id {
         return None;
     }
-    // Acquires the number of the flow in the span's slot, which may have had another span of this flow before.
+    // Acquires the flow id in the span's slot. Otherwise the flow id of the slot's previous span might be read, and
+    // pass the check below.
     let span = place.span.load(Ordering::Acquire);
     open(span).filter(|slot| slot.origin.is_of(flow_id)).map(|_| Span::from_number(span))
 }

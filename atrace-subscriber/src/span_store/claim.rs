@@ -6,14 +6,14 @@
 //! keeps the span open), unless it has closed the span itself. So the thread that closes the span sees all data that
 //! was stored while the life was begun.
 //!
-//! This file has no statics and shares data through `sync`, so that `crates/models/tests/lives.rs` can run it in every
-//! order of two threads, and in every order of three threads with at most two preemptions.
+//! This file has no statics, and takes its atomics from `crate::sync`. So the loom model `crates/models/tests/lives.rs`
+//! can run this file in every order of two threads, and in every order of three threads with at most two preemptions.
 
 use crate::slots::{high, low, pair};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The generation of the span in the upper bits. The lower bits are [`UNBEGUN`], [`BEGINS`], or the number of the lane
-/// with two more bits: [`ON_LANE`] and [`IS_NESTED`].
+/// The state of a life. The upper bits are the generation of the span. The lower bits are [`UNBEGUN`], [`BEGINS`], or
+/// the number of the lane together with the bit [`ON_LANE`] and, if the life is nested, the bit [`IS_NESTED`].
 pub(crate) struct Claim(AtomicU64);
 
 const UNBEGUN: u32 = 0;
@@ -68,7 +68,7 @@ impl Claim {
     }
 
     /// Returns the lane of the life and whether the life is nested, if the life has begun. The caller then sees all
-    /// data that was stored before.
+    /// data that was stored before [`set`](Self::set) was called.
     pub(crate) fn begun(&self, generation: u32) -> Option<LifeLane> {
         let state = self.0.load(Ordering::Acquire);
         let (of, state) = (high(state), low(state));

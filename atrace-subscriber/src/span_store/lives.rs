@@ -1,32 +1,33 @@
-//! Lives: one slice for each asynchronous span, from its creation until it closes, on a lane (`lanes.rs`).
+//! Lives. A *life* is the slice of an asynchronous span from its creation until it closes. It is drawn on a *lane*, a
+//! track for lives (`lanes.rs`).
 //!
 //! # Which spans are asynchronous
 //!
-//! Whether a span is asynchronous is not known when it begins. A *synchronous* span is entered once, and closes right
-//! after it was left. Its slice on its thread shows the whole span, so it needs no life. Every other span that is
-//! entered is asynchronous. Its life begins, with the time of the span's creation, as soon as the span is known to be
-//! asynchronous:
+//! Whether a span is asynchronous is not known when the span is created. A *synchronous* span is entered once, and
+//! closes right after it was left. Its slice on its thread shows the whole span, so it needs no life. Every other span
+//! that is entered is asynchronous. Its life begins, with the time of the span's creation, as soon as the span is known
+//! to be asynchronous:
 //!
 //! - when the span is entered again;
-//! - when the span's thread enters another span after it has left this span (unless the callsite's spans are presumed
-//!   to be synchronous);
+//! - when the span's thread enters another span after it has left this span (unless the span is presumed to be
+//!   synchronous, because the last spans of its callsite were);
 //! - when the life of a child of the span begins;
-//! - at the second tick ([`tick`]) after the span was left, or after its creation if it was never entered; if it was
-//!   entered and its callsite's spans are presumed to be synchronous, some ticks later (`marks.rs`): so the trace
-//!   contains the life even if nothing more happens on the thread, or if the process is killed;
-//! - when the span closes.
+//! - at the second [`tick`] after the span was left or, if the span was never entered, after its creation; or some
+//!   ticks later if the span was entered and is presumed to be synchronous (`marks.rs`). So the trace contains the life
+//!   even if nothing more happens on the thread, or if the process is killed;
+//! - when the span closes, but not right after it was left.
 //!
-//! If the last span of the callsite was asynchronous, the life begins at the creation, as it always does with
-//! `AsyncSpans::Instead`.
+//! If the last span of the callsite was asynchronous, the life begins when the span is created. With
+//! `AsyncSpans::Instead`, every life begins when its span is created.
 //!
 //! # Order
 //!
-//! A life lies within the life of its parent, as in a `Registry`: the life is a holder of the parent's span, that is,
-//! it keeps the parent's span open.
+//! A life lies within the life of its parent. For this, the life is a holder of the parent's span: it keeps that span
+//! open, as a child does in a `Registry`.
 //!
 //! # Threads and signals
 //!
-//! A claim (`claim.rs`) decides which thread begins the life. Until the life has begun, this thread is a holder of the
+//! A claim (`claim.rs`) decides which thread begins the life. Until the life has begun, that thread is a holder of the
 //! span, unless it has closed the span itself. So no other thread closes the span meanwhile. A signal handler may begin
 //! and end lives, too.
 
@@ -124,7 +125,7 @@ pub(crate) struct Creation {
     /// The time of the creation, in nanoseconds of `CLOCK_BOOTTIME`.
     pub(crate) time: u64,
     pub(crate) parent: Option<StoredSpan>,
-    /// The id from which the number of the span's [flow](flow_number) is made.
+    /// The id of the span's flow, from which [`flow_number`] makes the flow's number.
     pub(crate) flow_id: u64,
     pub(crate) tag: AtraceTag,
 }
@@ -140,7 +141,8 @@ pub(crate) fn identify(texts: &mut Texts, span: StoredSpan, parent: Option<Store
 }
 
 /// Begins the lives of the spans of this process that no thread is in now, and that no thread was in at the previous
-/// tick (see [`Marks::tick`]). In a forked child, the threads that would close the parent's spans may not exist.
+/// tick (see [`Marks::tick`]). A forked child skips the spans of its parent, because the threads that would close these
+/// spans may not exist in the child.
 pub(crate) fn tick() {
     let process = fork::generation().number();
     for index in 0..USED.load(Ordering::Acquire) {
@@ -155,14 +157,14 @@ pub(crate) fn tick() {
 }
 
 impl StoredSpan {
-    /// Returns the number by which arguments refer to the span, which is never 0. No other span of the process gets
-    /// the same number, until 2^30 other spans have been in its slot.
+    /// Returns the number, never 0, by which arguments refer to the span. No other span of the process gets the same
+    /// number, until 2^30 other spans have been in its slot.
     pub(crate) const fn identity(self) -> u64 {
         self.0 + 1
     }
 
-    /// Returns whether this is the id from which the number of the span's flow is made. If the flow of the span
-    /// was not set, this compares the flow of an earlier span in the slot.
+    /// Returns whether the span's flow has the id `flow_id`. If no flow was set for the span, compares `flow_id` with
+    /// the flow of an earlier span in the slot.
     pub(crate) fn has_flow(self, flow_id: u64) -> bool {
         self.slot().is_some_and(|slot| slot.origin.is_of(flow_id))
     }
@@ -231,7 +233,8 @@ impl StoredSpan {
     }
 
     fn begin_own_life(self) {
-        // The span may be closing on another thread. With this holder, its life ends after it has begun.
+        // The span may be closing on another thread. Because this thread is a holder, the life does not end before it
+        // has begun.
         if let Some(slot) = slot(low(self.0)).filter(|slot| slot.life.hold(high(self.0))) {
             self.begin_in(slot);
             self.release(|| false);
@@ -302,8 +305,8 @@ impl InSlot {
 
     /// Records the data that is known at the span's creation. No other thread may have access to the span yet.
     /// `is_presumed_sync` means that spans of the callsite are presumed to have no lives, and that the arguments do not
-    /// contain the span's number. `begins` means that the caller calls [`begin_life`](Self::begin_life) next: a
-    /// [`tick`] between the two calls does not begin the life.
+    /// contain the span's number. `begins` means that the caller calls [`begin_life`](Self::begin_life) next. In that
+    /// case the life is claimed, so that a [`tick`] between the two calls does not begin it.
     #[inline(always)]
     pub(crate) fn expect_life(self, birth: &Creation, is_presumed_sync: bool, begins: bool) {
         let Self { stored, slot: Slot { origin, .. } } = self;

@@ -1,12 +1,13 @@
-//! Records the events in the life of a span so far, to find out whether the span is asynchronous (`lives.rs`).
+//! Records what has happened to a span so far (enters, exits and ticks), to find out whether the span is asynchronous
+//! (`lives.rs`).
 //!
-//! Threads that enter and leave the span, and the thread of the ticks, mark the span at any time. Each change is a
-//! compare-and-swap, so no mark is lost: of two threads that enter the span at once, one sees that the other has
-//! entered it. The marks contain the generation of the span. So a tick that is late can't mark the slot's next span,
-//! although slots are reused at once.
+//! Threads that enter and leave the span, and the thread that calls [`Marks::tick`], may change its marks at any time.
+//! Each change is a compare-and-swap, so no mark is lost: of two threads that enter the span at once, one sees that the
+//! other has entered it. The marks contain the generation of the span. So a tick that is late can't mark the slot's
+//! next span, although slots are reused at once.
 //!
-//! This file has no statics and shares data through `sync`, so that `crates/models/tests/marks.rs` can run it in every
-//! order of its threads.
+//! This file has no statics, and takes its atomics from `crate::sync`. So the loom model `crates/models/tests/marks.rs`
+//! can run this file in every order of the model's threads.
 
 use crate::slots::{high, low, pair};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -20,17 +21,17 @@ const ENTERED: u32 = 1;
 const AGAIN: u32 = 2;
 /// The span was left.
 const LEFT: u32 = 4;
-/// A [tick](Marks::tick) has treated the span as one that no thread is in.
+/// A [tick](Marks::tick) has found, or assumed after [`PATIENCE`] ticks, that no thread is in the span.
 const SEEN: u32 = 8;
 /// The arguments of the span contain the span's number.
 const IDENTIFIED: u32 = 16;
-/// The spans of the callsite are presumed to be synchronous, so the thread does not report when it leaves the
-/// span.
+/// The spans of the callsite are presumed to be synchronous, so a thread does not report when it leaves the span.
 const PRESUMED: u32 = 32;
-/// The lowest of the bits that count the ticks since a span was entered that is presumed to be synchronous (see
-/// [`PATIENCE`]).
+/// The lowest of the bits that count the ticks since the span was entered, if the span is presumed to be synchronous
+/// (see [`PATIENCE`]).
 const TICK: u32 = 64;
-/// After this many ticks, a span is treated as one that no thread is in, even if it is presumed to be synchronous.
+/// If a span is presumed to be synchronous, a tick assumes that no thread is in the span once this many ticks have
+/// passed since the span was entered.
 const PATIENCE: u32 = 8;
 
 /// The result of [`Marks::enter`].
@@ -40,9 +41,9 @@ pub(crate) enum Entered {
     First,
     /// The span was not entered before, and spans of its callsite are presumed to be synchronous.
     FirstOfPresumed,
-    /// The span is now known to be entered more than once.
+    /// The span was entered before, so it is now known to be entered more than once.
     Again,
-    /// The span was known before to be entered more than once.
+    /// The span was already known to be entered more than once.
     Known,
 }
 
@@ -51,7 +52,8 @@ impl Marks {
         Self(AtomicU64::new(0))
     }
 
-    /// Removes all marks for the slot's new span. No other thread may have access to the span yet.
+    /// Sets the marks for the slot's new span, which has not been entered. No other thread may have access to the span
+    /// yet.
     #[inline(always)]
     pub(crate) fn reset(&self, generation: u32, is_presumed_sync: bool) {
         let marks = if is_presumed_sync { PRESUMED } else { IDENTIFIED };
@@ -96,14 +98,15 @@ impl Marks {
         self.change(generation, |marks| (marks & LEFT == 0).then_some(marks | LEFT));
     }
 
-    /// Records that the arguments contain the span's number. Returns false if they did before.
+    /// Records that the arguments contain the span's number. Returns false if the arguments already contained it.
     pub(crate) fn identify(&self, generation: u32) -> bool {
         self.change(generation, |marks| (marks & IDENTIFIED == 0).then_some(marks | IDENTIFIED)).is_some()
     }
 
-    /// Counts a tick. Returns whether the life of the span has to begin: no thread is in the span now, and no thread was
-    /// in the span at the previous tick. It is not known whether a thread is in a span that is presumed to be
-    /// synchronous; the result for such a span is true at the second tick after [`PATIENCE`] ticks.
+    /// Counts a tick. Returns whether the life of the span has to begin: no thread is in the span now, and no thread
+    /// was in the span at the previous tick. For a span that was entered and is presumed to be synchronous, it is not
+    /// known whether a thread is in the span. For such a span, the result is true at the second tick after [`PATIENCE`]
+    /// ticks.
     pub(crate) fn tick(&self, generation: u32) -> bool {
         let seen = |marks| match marks & (ENTERED | LEFT | PRESUMED) {
             ENTERED => None,

@@ -2,9 +2,9 @@
 //!
 //! # Writing
 //!
-//! One `write(2)` is one event. On x86_64 and aarch64 the system call is made without libc, for two reasons that
-//! matter to a library inside other people's programs: a libc's `write()` is a cancellation point, where
-//! `pthread_cancel` would unwind through the caller, and it sets errno.
+//! One `write(2)` is one event. On x86_64 and aarch64 the system call is made without libc, for two reasons that matter
+//! to a library inside other people's programs: a libc's `write()` is a cancellation point, where `pthread_cancel`
+//! would unwind through the caller, and `write()` sets errno.
 //!
 //! # Which files are accepted
 //!
@@ -37,7 +37,7 @@ use crate::{process, system};
 pub const MARKER_PATHS: [&CStr; 2] =
     [c"/sys/kernel/tracing/trace_marker", c"/sys/kernel/debug/tracing/trace_marker"];
 
-/// The command with which root mounts tracefs, so that the first of these paths exists.
+/// The command with which root mounts tracefs, so that the first of the [`MARKER_PATHS`] exists.
 pub const MOUNT_COMMAND: &str = "mount -t tracefs nodev /sys/kernel/tracing";
 
 /// The kind of file that a [`Marker`] writes to.
@@ -115,8 +115,8 @@ enum Source {
 
 /// An open marker.
 ///
-/// Any thread may call all methods, even in a forked child. Dropping the marker closes it; the marker for events is
-/// never dropped.
+/// Any thread may call all methods, even in a forked child. Dropping a marker closes its descriptor; the marker to
+/// which events are written is never dropped.
 #[derive(Debug)]
 pub struct Marker {
     /// The descriptor. Its bits are inverted if the descriptor must be checked before the next write.
@@ -237,8 +237,8 @@ impl Marker {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 use fmt::Write as _;
                 match self.0 {
-                    // In parts, because a lossy conversion of the whole text may allocate, and threads without an
-                    // allocator use this.
+                    // The path is written in parts, because a lossy conversion of the whole path may allocate, and
+                    // threads that must not allocate use this function.
                     Source::Path(path) => path.to_bytes().utf8_chunks().try_for_each(|chunk| {
                         f.write_str(chunk.valid())?;
                         if chunk.invalid().is_empty() { Ok(()) } else { f.write_char('\u{fffd}') }
@@ -260,7 +260,7 @@ impl Marker {
 impl Drop for Marker {
     fn drop(&mut self) {
         let fd = number_of(*self.fd.get_mut());
-        // The program may have closed it and have another file at its number.
+        // The program may have closed the descriptor, and have opened another file with its number.
         if identity_of(fd).is_some_and(|(identity, _)| identity == self.identity) {
             close(fd);
         }

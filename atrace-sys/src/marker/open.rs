@@ -13,8 +13,8 @@ const TRACEFS: u64 = 0x7472_6163;
 /// The `f_type` of debugfs, from `linux/magic.h`.
 const DEBUGFS: u64 = 0x6462_6720;
 
-/// The highest descriptor that this library requests. The kernel's table of descriptors is as long as the highest
-/// descriptor requires: with this value, the table has 32 KiB.
+/// The highest descriptor number that this library requests. The length of the kernel's table of descriptors depends on
+/// the highest number in use: if the highest number is 4095, the table has 32 KiB.
 const HIGHEST: u64 = 4095;
 
 /// The result of [`open_checked`] and [`inherit_checked`]. Its descriptor belongs to this library.
@@ -32,10 +32,12 @@ const UNSEEN: Identity = Identity { device: 0, inode: 0 };
 /// device and inode are 0.
 pub(crate) fn identity_of(fd: i32) -> Option<(Identity, u32)> {
     match file::stat(fd) {
-        // The types differ: on 32-bit Android st_dev and the inode have 64 bits; elsewhere they fit into u64.
+        // The types of the fields differ between systems: on 32-bit Android, st_dev and st_ino have 64 bits; on all
+        // other systems, they fit into u64.
         #[allow(clippy::unnecessary_cast)]
         Ok(stat) => Some((Identity { device: stat.st_dev as u64, inode: stat.st_ino as u64 }, stat.st_mode)),
-        // Android lets every process write to the marker, but only few read its attributes (SELinux: `w_file_perms`).
+        // Android lets every process write to the marker, but lets only few processes read its attributes (SELinux:
+        // `w_file_perms`).
         Err(error) => {
             let is_unseen = error == Errno(libc::EACCES) && on_tracefs(fd);
             is_unseen.then_some((UNSEEN, REGULAR))
@@ -46,7 +48,7 @@ pub(crate) fn identity_of(fd: i32) -> Option<(Identity, u32)> {
 /// Returns whether a descriptor refers to the file with this identity and, if that is a regular file, whether
 /// writing to it may raise a signal.
 pub(super) fn look(fd: i32, kind: MarkerKind, identity: Identity) -> DescriptorCheck {
-    // If the attributes may not be read, they are not asked for again: the system logs each denial.
+    // If the process may not read the attributes, it does not try again, because the system logs each denial.
     let is_ours = if identity == UNSEEN {
         on_tracefs(fd)
     } else {
@@ -62,8 +64,8 @@ pub(super) fn look(fd: i32, kind: MarkerKind, identity: Identity) -> DescriptorC
 /// The result of checking whether a descriptor refers to the marker.
 pub(super) enum DescriptorCheck {
     Ours,
-    /// The descriptor refers to the marker, which is a regular file, and the process has a file size limit. A message that
-    /// exceeded the limit would raise a signal, so none may be written.
+    /// The descriptor refers to the marker, which is a regular file, and the process has a file size limit. A message
+    /// that exceeded the limit would raise a signal, so no message may be written.
     Limited,
     /// The descriptor refers to another file, or is closed.
     Another,
@@ -72,15 +74,15 @@ pub(super) enum DescriptorCheck {
 /// Opens `path` for writing, if the file is of a kind that can neither block nor raise a signal. The result
 /// is never the descriptor `not`.
 ///
-/// This allocates nothing, because an event may have to reopen its marker.
+/// This allocates nothing, because code that writes an event may have to open the marker again.
 pub(super) fn open_checked(path: &CStr, not: Option<i32>) -> Result<Opened, Fault> {
-    // Checked before opening, because even opening a pipe changes what its reader sees.
+    // The type is checked before the file is opened, because even opening a pipe has an effect on the pipe's reader.
     match file::stat_path(path) {
-        // The type differs between systems.
+        // The type of `st_mode` differs between systems.
         #[allow(clippy::unnecessary_cast)]
         Ok(stat) => check_type(stat.st_mode as u32)?,
-        // If only reading the attributes is denied, as Android does to most processes, the kernel's own paths may
-        // still be opened.
+        // The process may not read the attributes. Android denies this to most processes, but lets them open the
+        // marker, so the kernel's own paths are opened nevertheless.
         Err(Errno(libc::EACCES)) if MARKER_PATHS.contains(&path) => {}
         Err(reason) => return Err(Fault::system(reason)),
     }
@@ -116,7 +118,7 @@ pub(super) fn inherit_checked(fd: i32, expected: Identity, not: Option<i32>) -> 
 pub(crate) enum Fault {
     /// The system returned this errno.
     System(i32),
-    /// The file is of this kind, which could block or raise a signal.
+    /// The file is of this kind, and writing to such a file could block or raise a signal.
     Kind(&'static str),
     /// The file is a regular file, and there is a limit to the size of files.
     Limited,
@@ -157,9 +159,9 @@ impl fmt::Display for Fault {
 }
 
 /// Duplicates a descriptor to the highest free number that the soft limit allows, at most [`HIGHEST`]. A program that
-/// closes all descriptors and then opens files gets the lowest numbers, and therefore not this number.
+/// closes all descriptors and then opens files gets the lowest numbers, and therefore does not reuse this high number.
 ///
-/// Returns an error if no descriptor is free, or only the descriptor `not`.
+/// Returns an error if no descriptor is free, or if only the descriptor `not` is free.
 pub(crate) fn duplicate_high(fd: i32, not: Option<i32>) -> system::Result<i32> {
     let limit = soft_limit(libc::RLIMIT_NOFILE).map_or(HIGHEST, |limit| limit.saturating_sub(1).min(HIGHEST));
     let mut error = Errno(libc::EMFILE);
@@ -167,7 +169,7 @@ pub(crate) fn duplicate_high(fd: i32, not: Option<i32>) -> system::Result<i32> {
         if Some(number) == not || file::control(number, libc::F_GETFD, 0).is_ok() {
             continue;
         }
-        // The kernel takes this number or, if another thread was faster, a higher one.
+        // The kernel uses this number or, if another thread has taken it meanwhile, a higher number.
         match file::control(fd, libc::F_DUPFD_CLOEXEC, number) {
             Ok(own) if Some(own) == not => close(own),
             Ok(own) => return Ok(own),
@@ -223,13 +225,13 @@ fn check_open(fd: i32) -> Result<(MarkerKind, Identity), Fault> {
     Ok((MarkerKind::File, identity))
 }
 
-/// Returns whether there is a limit to the size of files, so that writing to a regular file may raise a
-/// signal.
+/// Returns whether the process has a limit to the size of files. With such a limit, writing to a regular file may raise
+/// a signal.
 fn has_size_limit() -> bool {
     soft_limit(libc::RLIMIT_FSIZE).is_some()
 }
 
-/// Returns whether an open descriptor is a file of tracefs or debugfs.
+/// Returns whether an open descriptor refers to a file of tracefs or debugfs.
 pub(crate) fn on_tracefs(fd: i32) -> bool {
     matches!(file::file_system(fd), Some(TRACEFS | DEBUGFS))
 }

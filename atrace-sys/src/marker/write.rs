@@ -1,18 +1,19 @@
 //! Writes messages to the marker, and makes sure that they are not written to another file.
 //!
-//! A check at each event whether the descriptor still refers to the marker would be a second system call.
-//! Instead, the descriptor is checked by `fstat` at these moments:
+//! To check at each event whether the descriptor still refers to the marker would take a second system call. Instead,
+//! the descriptor is checked by `fstat` at these moments:
 //!
-//! - before the first event of a thread, and every 256th event after that (on Android, of the threads that share a
-//!   counter, see [`is_due`]);
+//! - before the first event of a thread, and every 256th event after that (on Android, of all threads that share a
+//!   counter: see [`is_due`]);
 //! - by [`Marker::check`], which is called when tracing is switched on or off;
-//! - when a message was not written completely, as happens with a pipe without a reader, a full or unconnected
-//!   socket, or a closed descriptor.
+//! - when a message was not written completely, as happens if the descriptor is closed, or refers to a pipe without a
+//!   reader or a full or unconnected socket.
 //!
-//! If the descriptor refers to another file, messages are never written to its number again. The marker is opened at
-//! another number, and the message is written there. If the marker can't be opened, messages are dropped, and each
-//! message tries again to open it. If a regular file grew past a size limit (`RLIMIT_FSIZE`), the kernel would raise a
-//! signal: from the next check on, messages are dropped as long as there is such a limit.
+//! If the descriptor refers to another file, messages are never written to this descriptor number again. The marker is
+//! opened with another number, and the message is written to the new descriptor. If the marker can't be opened,
+//! messages are dropped, and at each message the library tries again to open the marker. If the marker is a regular
+//! file, and grew past a size limit of the process (`RLIMIT_FSIZE`), the kernel would raise a signal. So when a check
+//! finds such a limit, messages are dropped as long as the limit exists.
 
 use std::sync::atomic::Ordering;
 
@@ -24,10 +25,10 @@ use crate::thread;
 impl Marker {
     /// Writes one message as one event. Returns whether the kernel took the whole message.
     ///
-    /// This never changes errno. The write can only block or raise a signal if, since the last check, the program has
-    /// opened a pipe or socket at the marker's number, or has set a limit to the size of files. If a write fails
-    /// because the program has closed the descriptor or reused its number, the marker is opened again and the message
-    /// is written.
+    /// This never changes errno. The write can block or raise a signal only if the program has done one of two things
+    /// since the last check: opened a pipe or socket with the number of the marker's descriptor, or set a limit to the
+    /// size of files. If a write fails because the program has closed the descriptor or reused its number, the marker
+    /// is opened again and the message is written.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn write(&self, message: &[u8]) -> bool {
@@ -44,8 +45,8 @@ impl Marker {
         self.look_at(self.fd.load(Ordering::Relaxed));
     }
 
-    /// Checks a descriptor. Returns the descriptor to which messages are written from now on or, if there is none, an
-    /// inverted number, to which no write succeeds.
+    /// Checks a descriptor. Returns the descriptor to which messages are written from now on or, if there is no such
+    /// descriptor, an inverted number, which is negative, so that no write to it succeeds.
     #[cold]
     #[inline(never)]
     fn look_at(&self, fd: i32) -> i32 {
@@ -61,22 +62,22 @@ impl Marker {
         let Err(code) = persist(message.len(), fd, written, |fd| self.find(fd), write) else { return true };
         self.last_error.store(code, Ordering::Relaxed);
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-        // At the first failure, and then more and more rarely.
+        // The callback is called at the first failure, and then more and more rarely.
         if dropped.is_power_of_two() {
             ON_FAILURE.get()();
         }
         false
     }
 
-    /// Returns a descriptor of the marker: checks the descriptor `seen`, unless another thread has already replaced it.
-    /// Returns `None` if there is no valid descriptor.
+    /// Returns a valid descriptor of the marker. Checks the descriptor `seen`, and replaces it if necessary, unless
+    /// another thread has already replaced it. Returns `None` if there is no valid descriptor.
     fn find(&self, seen: i32) -> Option<i32> {
         if thread::has_left_descriptors() {
-            return None; // This thread's descriptors are not those of the others.
+            return None; // This thread does not share the descriptors of the other threads.
         }
         let present = self.fd.load(Ordering::Relaxed);
         if present != seen && present >= 0 {
-            return Some(present); // Another thread has replaced it.
+            return Some(present); // Another thread has replaced `seen`.
         }
         let number = number_of(present);
         let new = match look(number, self.kind, self.identity) {
@@ -123,8 +124,8 @@ fn persist(
     write: impl Fn(i32) -> isize,
 ) -> Result<(), i32> {
     let (mut code, mut was_closed) = (0, false);
-    // Interrupted, closed by the program, closed again while it was reopened: more than four times is not a
-    // coincidence.
+    // A write may be interrupted, or the program may close the descriptor, even again while the marker is being opened
+    // again. More than four such events in a row are not a coincidence, so the write is not tried again.
     for _ in 0..4 {
         if written == length as isize {
             return Ok(());
@@ -132,8 +133,9 @@ fn persist(
         code = if written < 0 { -written as i32 } else { libc::ENOSPC };
         match find(fd) {
             Some(present) if present != fd => fd = present,
-            // It is our file, so the error is the file's own. Tracefs answers EBADF while `tracing_on` is 0; but
-            // perhaps another thread has opened the file at this number since, so EBADF is tried once more.
+            // The descriptor refers to the marker, so this is usually an error of the marker itself: tracefs returns
+            // EBADF while `tracing_on` is 0. But perhaps the descriptor was closed, and another thread has opened the
+            // marker with the same number since the write. So after EBADF, the write is tried once more.
             Some(_) if code == libc::EINTR => {}
             Some(_) if code == libc::EBADF && !was_closed => was_closed = true,
             _ => break,
@@ -158,11 +160,12 @@ fn is_due() -> bool {
     })
 }
 
-/// Returns whether the calling thread should check the descriptor: at the first message of a counter, and at every
-/// 256th message after it. The address of the stack, in units of 1 MiB, selects the counter, because a thread-local
-/// would need a call and an allocation: Android has no native thread-locals before version 10. Stacks are usually about
-/// 1 MiB apart there. Threads that share a counter check the descriptor at every 256th of their messages together, so
-/// the first message of a thread may not be checked. A thread whose stack spans several units uses several counters.
+/// Returns whether the calling thread should check the descriptor: at the first message of its counter, and at every
+/// 256th message after it. The address of the thread's stack, in units of 1 MiB, selects one of 16 counters. On
+/// Android, stacks are usually about 1 MiB apart. A thread-local counter would need a call and an allocation, because
+/// Android has no native thread-locals before version 10. Threads that share a counter check the descriptor at every
+/// 256th of their messages together, so the first message of a thread may not be checked. A thread whose stack spans
+/// several units uses several counters.
 #[cfg(target_os = "android")]
 #[inline(always)]
 fn is_due() -> bool {

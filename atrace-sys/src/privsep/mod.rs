@@ -11,9 +11,9 @@
 //! The child is forked, irrevocably takes on the user id and group id of that user, and sends its answer, a sequence of
 //! bytes, through a pipe. The child has a copy of its parent's memory and nothing else: no descriptor except the pipe
 //! and `/dev/null`, no capability (unless the user is the parent's own), no terminal, no environment. That user can't
-//! trace the child, and the child leaves no core file. Whatever happens to the child, the parent gets an answer or an
-//! error within the time that the parent has set, or a tenth of a second later. The parent parses the answer as
-//! untrusted [bytes](Answer).
+//! trace the child (`ptrace`), and the child leaves no core file. Whatever happens to the child, the parent gets an
+//! answer or an error, at the latest a tenth of a second after the end of the time that the parent has set. The parent
+//! parses the answer as untrusted [bytes](Answer).
 //!
 //! The child does not execute another program (`exec`), for two reasons: there is no program file that every user can
 //! read, and the user could trace the child after an `exec`.
@@ -67,8 +67,8 @@ pub enum Failure {
     NotStarted(io::Error),
     /// The child did not answer in time.
     Late,
-    /// The child ended without an answer, because of the signal with this number. The number is 0 if the child
-    /// ended by itself, for example because it could not change to the user's ids, or if its answer was incomplete.
+    /// The child ended without an answer, because of the signal with this number. The number is 0 if the child ended by
+    /// itself (for example because it could not change to the user's ids), or if its answer was incomplete.
     Ended(i32),
 }
 
@@ -111,8 +111,8 @@ impl Worker {
     /// Starts `work` with the rights of `user`. The work may take as long as `patience`, but at most [`PATIENCE`]. The
     /// answer, which `work` returns, may have at most [`ANSWER_MAX`] bytes.
     ///
-    /// Several workers can run at once. Only root can become another user. Any user may run a worker under the
-    /// user's own ids, which protects the parent from a crash or a hang of the work.
+    /// Several workers can run at once. Only root can start a worker with the ids of another user. Any user can start a
+    /// worker with the user's own ids, which protects the parent from a crash or a hang of the work.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl Worker {
         let start = Instant::now();
         let (answer, pipe) = pipe().map_err(Failure::NotStarted)?;
         let parent = std::process::id();
-        // SAFETY: the child continues below, and never returns from there.
+        // SAFETY: the child only calls `child::live`, which never returns.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             child::live(user, parent, &pipe, work);
@@ -167,8 +167,8 @@ impl Worker {
     /// Kills and reaps the child. If a signal had already ended the child, returns the number of that signal; otherwise
     /// returns 0.
     ///
-    /// This function does not wait forever: a child that is blocked in the user's file system can't be killed. Such a
-    /// child stays behind, and becomes a child of init when this process ends.
+    /// This function does not wait forever for the end of the child, because a child that is blocked in a file system
+    /// can't be killed. Such a child stays behind, and becomes a child of init when this process ends.
     fn end(&mut self) -> i32 {
         if std::mem::replace(&mut self.is_over, true) {
             return 0;
@@ -178,7 +178,7 @@ impl Worker {
             gone @ 0.. => gone > 0,
             _ => Errno::last() != Errno(libc::EINTR),
         };
-        // A child that ends closes its pipe first, so its status comes a little later.
+        // When a child ends, its pipe is closed first, and its exit status is available a little later.
         let mut is_killed = false;
         for attempt in 0..100 {
             if is_gone() {
@@ -196,7 +196,7 @@ impl Worker {
     fn kill(&self) {
         match &self.handle {
             Some(handle) => _ = c::pidfd_send_signal(handle.as_raw_fd(), libc::SIGKILL),
-            // Unless the program has reaped the child elsewhere, the id is still the child's.
+            // Unless the program has reaped the child elsewhere, the id still belongs to the child.
             None => _ = c::kill(self.pid, libc::SIGKILL),
         }
     }
@@ -211,8 +211,8 @@ impl Drop for Worker {
     }
 }
 
-/// Waits for the answers of all workers, but for each worker only until its own time is over. Returns each answer, and
-/// how long the worker took.
+/// Waits for the answers of all workers, but for each worker only until the time of that worker is over. Returns each
+/// worker's answer, and how long the worker took.
 pub fn answers(mut workers: Vec<Worker>) -> Vec<(Result<Vec<u8>, Failure>, Duration)> {
     let mut results: Vec<_> = workers.iter().map(|_| None).collect();
     loop {
@@ -220,7 +220,7 @@ pub fn answers(mut workers: Vec<Worker>) -> Vec<(Result<Vec<u8>, Failure>, Durat
         let now = Instant::now();
         let mut longest = Duration::ZERO;
         for (worker, result) in workers.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
-            // An answer that came in time counts even if it is read late.
+            // The pipe is read first, because an answer that came in time counts even if it is read late.
             match (worker.read(), worker.deadline.checked_duration_since(now)) {
                 (Some(answer), _) => *result = Some((answer, worker.start.elapsed())),
                 (None, None) => *result = Some((Err(Failure::Late), worker.start.elapsed())),

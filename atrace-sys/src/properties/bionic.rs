@@ -1,7 +1,7 @@
 //! The properties of Android, through bionic.
 //!
-//! Functions that every bionic since Android 5 exports are linked directly. Three functions are looked up at run time;
-//! if one of them is missing, code of this module takes its place: `__system_property_area_serial` before Android 6,
+//! Functions that every bionic since Android 5 exports are linked directly. Three functions are looked up at run time.
+//! If one of them is missing, code of this module takes its place: `__system_property_area_serial` before Android 6,
 //! `__system_property_read_callback` and `__system_property_wait` before Android 8. In a statically linked executable
 //! no function can be looked up, but its bionic comes from the NDK and has all functions.
 
@@ -94,8 +94,8 @@ impl<F: Copy> Symbol<F> {
             address = look_up(self.name).map_or(self.missing(), NonNull::as_ptr);
             self.address.store(address, Ordering::Relaxed);
         }
-        // SAFETY: bionic's function of this name has this type. Data and function pointers have the same
-        // representation here.
+        // SAFETY: bionic's function of this name has this type. Data and function pointers have the same representation
+        // on Android.
         (address != self.missing()).then(|| unsafe { std::mem::transmute_copy(&address) })
     }
 }
@@ -108,7 +108,8 @@ fn look_up(name: &CStr) -> Option<NonNull<c_void>> {
 #[cfg(target_feature = "crt-static")]
 fn look_up(name: &CStr) -> Option<NonNull<c_void>> {
     unsafe extern "C" {
-        // SAFETY: only their addresses are taken. Each is called with the signature of bionic's header.
+        // SAFETY: only the addresses of these functions are taken. Each function is called with the signature of
+        // bionic's header.
         fn __system_property_area_serial();
         fn __system_property_read_callback();
         fn __system_property_wait();
@@ -164,8 +165,8 @@ impl Store {
         })
     }
 
-    /// Waits until this thread has the right to write, which one thread of this process has at a time. Android has no
-    /// lock between processes.
+    /// Waits until this thread has the right to write properties, which only one thread of this process has at a time.
+    /// Android has no lock between processes.
     pub(super) fn begin(&self, patience: Duration) -> Result<Turn, Error> {
         static TURN: PerProcess<Mutex<()>> = PerProcess::new();
         let turn = TURN.get_or_make(Mutex::default);
@@ -195,7 +196,7 @@ impl Store {
             let found = unsafe { &mut *cookie.cast::<Vec<Property<'static>>>() };
             found.push(property);
         }
-        // Collected first, so that a panic of `then` does not unwind through bionic.
+        // The properties are collected first, so that a panic of `then` does not unwind through bionic.
         let mut found: Vec<Property<'static>> = Vec::new();
         // SAFETY: the callback fits the cookie, and neither is used after the call.
         unsafe { __system_property_foreach(collect, (&raw mut found).cast()) };
@@ -225,8 +226,8 @@ impl Store {
         agreed(&area.serial, || self.area_serial())
     }
 
-    /// Wakes threads that sleep on the serial of `property`. A thread that sleeps in bionic wakes up, too, and sleeps
-    /// again.
+    /// Wakes threads that sleep on the serial of `property`. A thread that sleeps on the serial in one of bionic's
+    /// functions wakes up, too, but sleeps again.
     pub(super) fn wake(&self, property: Option<Property<'_>>) {
         if let Some(word) = self.word_of(property) {
             futex::wake(word);
@@ -261,7 +262,8 @@ impl Store {
             if left.is_zero() || must_stop() {
                 return Ok(None);
             }
-            // In every version bionic sleeps on this word, too. But a thread that sleeps in bionic can't be stopped.
+            // In every Android version, bionic's own function sleeps on this word, too. But a thread that sleeps in
+            // bionic can't be stopped.
             if let Some(word) = self.word_of(property)
                 && futex::wait(word, old_serial, left.min(STOP_POLL)).is_ok()
             {
@@ -281,7 +283,7 @@ impl Store {
 
 /// Returns `word` if its value equals the serial that bionic reports (`reported`). Otherwise returns `None`.
 fn agreed(word: &'static AtomicU32, reported: impl Fn() -> u32) -> Option<&'static AtomicU32> {
-    // More than one attempt, because it may be changing right now.
+    // There is more than one attempt, because the word may be changing right now.
     for _ in 0..ATTEMPTS {
         let before = word.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
@@ -304,12 +306,12 @@ struct Area {
     version: AtomicU32,
 }
 
-// SAFETY: it consists of atomics.
+// SAFETY: `Area` consists of atomics.
 unsafe impl Shared for Area {}
 
 impl Area {
     const MAGIC: u32 = 0x504f_5250;
-    /// The version of the area's layout. Bionic has used it since Android 5.
+    /// The version of a property area's layout, which bionic has used since Android 5.
     const VERSION: u32 = 0xfc6e_d0ab;
 
     /// Maps the area that holds the serial of the whole store. Bionic has mapped the same area, but does not publish
@@ -361,7 +363,7 @@ pub(super) struct Property<'a>(NonNull<c_void>, PhantomData<&'a AtomicU32>);
 
 // SAFETY: any thread may call bionic's functions with a prop_info, which is never freed.
 unsafe impl Send for Property<'_> {}
-// SAFETY: as above.
+// SAFETY: any thread may call bionic's functions with a prop_info, even while other threads do so.
 unsafe impl Sync for Property<'_> {}
 
 impl<'a> Property<'a> {
@@ -374,8 +376,8 @@ impl<'a> Property<'a> {
         if !word.is_aligned() {
             return None;
         }
-        // SAFETY: since Android 5 a prop_info begins with its serial, a 32-bit atomic. In any case it is at least a
-        // word long, mapped until the process ends, and written only by another process.
+        // SAFETY: since Android 5 a prop_info begins with its serial, a 32-bit atomic. In any case a prop_info is at
+        // least a word long, mapped until the process ends, and written only by another process.
         let word = unsafe { AtomicU32::from_ptr(word) };
         agreed(word, || self.serial())
     }
@@ -384,8 +386,8 @@ impl<'a> Property<'a> {
         self.read_named(|_, serial, value| (serial, value)).ok_or(ReadError::Busy)
     }
 
-    /// Reads the name, the serial and the value, and passes them to `then`. Returns `None` if the property changed
-    /// during each attempt.
+    /// Reads the name, the serial and the value of the property, and passes them to `then`. Returns `None` if the
+    /// property changed during each attempt.
     fn read_named<R>(self, then: impl FnOnce(&CStr, u32, Value) -> R) -> Option<R> {
         match READ_CALLBACK.get() {
             Some(read) => Some(self.read_new(read, then)),

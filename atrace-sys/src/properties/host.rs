@@ -22,7 +22,7 @@ use crate::system::{Mapped, Shared, effective_ids, futex};
 /// killed between changing a value and waking the threads that wait for it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
-// SAFETY: it consists of atomics.
+// SAFETY: `Area` consists of atomics.
 unsafe impl Shared for Area {}
 
 /// An open property store.
@@ -60,7 +60,7 @@ impl Store {
         self.map.validate().map_err(|fault| self.location.damaged(&fault))
     }
 
-    /// Finds a property. Does not allocate, also if the store is damaged: then returns the fault.
+    /// Finds a property. If the store is damaged, returns a text that describes the fault. Does not allocate.
     pub(super) fn find(&self, key: &Key) -> Result<Option<Property<'_>>, &'static str> {
         Ok(self.map.find(key)?.map(|entry| Property { entry }))
     }
@@ -86,8 +86,8 @@ impl Store {
     /// Takes the lock of the store, and with it the right to write.
     pub(super) fn begin(&self, patience: Duration) -> Result<Turn, Error> {
         let start = Instant::now();
-        // Opened anew each time. A descriptor that is kept could be closed or reused by the program, is shared with
-        // forked children, and would not show that the file was replaced.
+        // The file is opened anew each time. If the descriptor were kept, the program could close it and reuse its
+        // number, forked children would share it, and the descriptor would not show that the file was replaced.
         let file = self.location.reopen(self.identity, patience)?;
         let map = Mapped::<Area>::of_file(&file, true)
             .map_err(|error| self.location.io("can't map the property store for writing", error.into()))?;
@@ -123,7 +123,7 @@ impl Store {
         must_stop: impl Fn() -> bool,
     ) -> Result<Option<u32>, Error> {
         let word = self.word_of(property);
-        // A time that the clock can't represent is no limit.
+        // A timeout that ends at a time which the clock can't represent is no limit.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let serial = acquire(word);

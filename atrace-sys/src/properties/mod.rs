@@ -1,11 +1,11 @@
 //! System properties: short texts with dotted names. Every process can read them, and few processes change
 //! them.
 //!
-//! Properties switch tracing on: `debug.atrace.tags.enableflags` holds the mask of enabled tags;
-//! `debug.atrace.app_0` and so on hold the names of programs that trace. Android has system properties, which are
-//! accessed through bionic. A Linux host has none. There, each user has a small file,
-//! `/dev/shm/atrace-<uid>/properties`, which the first process that needs it creates (`ATRACE_PROPERTIES` names
-//! another file). `docs/design.md` explains where the file is and how it is protected.
+//! Properties switch tracing on: `debug.atrace.tags.enableflags` holds the mask of enabled tags; `debug.atrace.app_0`
+//! and so on hold the names of programs that trace. Android has system properties, which are accessed through bionic. A
+//! Linux host has no system properties. There, each user has a small file, `/dev/shm/atrace-<uid>/properties`, which
+//! the first process that needs it creates (`ATRACE_PROPERTIES` names another file). `docs/design.md` explains where
+//! the file is and how it is protected.
 //!
 //! - Each property has a *serial*, which changes whenever the property is set, even to the same value. A reader that
 //!   caches a value with its serial can check by one load whether the value is still valid ([`Property::serial_word`]).
@@ -108,8 +108,8 @@ impl Properties {
     ///
     /// Returns an error if the store can't be opened or created, or can't be trusted ([`ErrorKind::Foreign`],
     /// [`ErrorKind::Damaged`], …). The next call tries again. The function may sleep up to [`PATIENCE`] if another
-    /// process is in the middle of a change (root giving a directory to its user, or a process deleting the store):
-    /// see [`try_open`](Self::try_open).
+    /// process is in the middle of a change (root giving a directory to the store's user, or a process deleting the
+    /// store): see [`try_open`](Self::try_open).
     pub fn open() -> Result<&'static Self, Error> {
         Self::open_within(PATIENCE)
     }
@@ -181,8 +181,8 @@ impl Properties {
     /// Checks that the path of this store still leads to the file that was opened, and that this process may write to
     /// the file.
     ///
-    /// The check usually takes a few system calls. If the store can't be opened for a temporary reason, it may take as long as
-    /// opening it. On Android it does nothing.
+    /// The check usually takes a few system calls. If the store can't be opened for a temporary reason, the check may
+    /// take as long as [`open`](Self::open). On Android the check does nothing.
     ///
     /// # Errors
     ///
@@ -217,23 +217,23 @@ impl Properties {
     ///
     /// # Errors
     ///
-    /// Returns [`ErrorKind::BadKey`] and [`ErrorKind::BadValue`] for an invalid key or value; [`ErrorKind::Full`] if
-    /// a host's store already has 256 properties; [`ErrorKind::Busy`] if another writer did not finish within
-    /// [`PATIENCE`]; [`ErrorKind::Replaced`] if the file is no longer at its path; [`ErrorKind::Refused`] if
-    /// Android's property service refuses.
+    /// Returns [`ErrorKind::BadKey`] for an invalid key; [`ErrorKind::BadValue`] for an invalid value;
+    /// [`ErrorKind::Full`] if a host's store already has 256 properties; [`ErrorKind::Busy`] if another writer did not
+    /// finish within [`PATIENCE`]; [`ErrorKind::Replaced`] if the file is no longer at its path; [`ErrorKind::Refused`]
+    /// if Android's property service refuses.
     #[doc(alias = "__system_property_set")]
     pub fn set(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
         let (key, value) = (Key::new(key)?, Value::new(value.as_ref())?);
         self.0.begin(PATIENCE)?.set(&self.0, &key, &value)
     }
 
-    /// Begins a transaction, which ends when it is dropped.
+    /// Begins a transaction, which ends when the [`Transaction`] is dropped.
     ///
-    /// On a host, no other writer of any process or thread can set a property until then, and the call waits at most
-    /// `patience` for the lock. A thread must not begin two transactions in the same store. Each property takes effect,
-    /// and wakes waiting threads, as soon as it is set. So if the process is killed, the properties that it has set so
-    /// far remain set. Android has no lock between processes. There, a transaction excludes only the other threads of
-    /// this process: see [`Transaction::is_alone`].
+    /// On a host, no other writer of any process or thread can set a property during the transaction, and the call
+    /// waits at most `patience` for the lock. A thread must not begin two transactions in the same store. Each property
+    /// takes effect, and wakes waiting threads, as soon as it is set. So if the process is killed, the properties that
+    /// it has set so far remain set. Android has no lock between processes. There, a transaction excludes only the
+    /// other threads of this process: see [`Transaction::is_alone`].
     ///
     /// # Errors
     ///
@@ -265,8 +265,8 @@ impl Properties {
     /// the store is damaged.
     #[doc(alias = "__system_property_find")]
     pub fn find(&self, key: &str) -> Option<Property<'_>> {
-        // By reference: without optimization, moves would make five copies of it, on a stack that may be a signal
-        // handler's.
+        // The key is passed by reference: without optimization, moves would make five copies of the key on the stack,
+        // which may be the small stack of a signal handler.
         let Ok(key) = &Key::new(key) else { return None };
         self.0.find(key).ok()?.map(Property)
     }
@@ -319,9 +319,9 @@ impl Properties {
     /// change is missed, though several changes may appear as one. Without a `timeout` this waits forever. The
     /// timeout is measured by the monotonic clock.
     ///
-    /// The thread sleeps on a shared futex. (If a writer on a host is killed just before it wakes the waiting
-    /// threads, they wake up to ten seconds later.) On an Android version whose serials can't be loaded directly,
-    /// the thread sleeps in bionic; before Android 8, it checks every 50 ms.
+    /// The thread sleeps on a shared futex. (If a writer on a host is killed just before it wakes the waiting threads,
+    /// they wake by themselves up to ten seconds later.) On an Android version whose serials can't be loaded directly,
+    /// the thread sleeps in bionic or, before Android 8, checks the serial every 50 ms.
     ///
     /// # Errors
     ///
@@ -357,9 +357,9 @@ impl Properties {
 
     /// Waits as [`wait`](Self::wait) does, but returns `None` once `must_stop` returns true.
     ///
-    /// To stop a waiting thread, change what `must_stop` reads, and then call [`wake`](Self::wake). Usually the thread then returns at
-    /// once. If the thread was just about to sleep, it misses the wake-up. In that case the thread returns at the next
-    /// wake-up, or at the latest after ten seconds (on Android, half a minute).
+    /// To stop a waiting thread, change the data that `must_stop` reads, and then call [`wake`](Self::wake). Usually
+    /// the thread then returns at once. If the thread was just about to sleep, it misses the wake-up. In that case the
+    /// thread returns at the next wake-up, or at the latest after ten seconds (on Android, half a minute).
     ///
     /// # Errors
     ///
@@ -424,8 +424,8 @@ impl<'a> Property<'a> {
         self.0.serial_word()
     }
 
-    /// Reads the value and its serial, and returns the serial first. Returns `None` if the store is damaged at this
-    /// place, or if the property changed during each of many attempts.
+    /// Reads the value and its serial, and returns the serial first. Returns `None` if the property's entry in the
+    /// store is damaged, or if the property changed during each of many attempts.
     ///
     /// Android's read-only properties (`ro.*`) may be longer than a [`Value`], which then contains their
     /// first [`VALUE_MAX`] bytes.
@@ -470,11 +470,12 @@ pub(crate) enum ReadError {
     Busy,
 }
 
-/// The right to set properties without other writers in between (on Android: other writers of this process). Dropping
-/// the `Transaction` ends the transaction.
+/// The right to set properties while no other writer can set one (on Android: no other writer of this process).
+/// Dropping the `Transaction` ends the transaction.
 ///
 /// A transaction belongs to the thread that began it. On a host, a child that is forked during the transaction can't
-/// set a property with it ([`ErrorKind::Busy`]). Dropping the child's copy does not end the transaction.
+/// set a property with its copy of the transaction ([`ErrorKind::Busy`]). Dropping the child's copy does not end the
+/// transaction.
 pub struct Transaction<'a> {
     properties: &'a Properties,
     turn: backend::Turn,

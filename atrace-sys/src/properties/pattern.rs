@@ -1,11 +1,11 @@
-//! Makes app patterns that match a process name.
+//! Makes app patterns: values of the properties `debug.atrace.app_N` that match a process name.
 
 use super::VALUE_MAX;
 
 /// Returns a pattern of at most 91 bytes that matches the process name `name`.
 ///
-/// The pattern is the name with its special characters in brackets. If that pattern would be too long, it is `*`
-/// followed by the end of the name, which starts at a `/` if possible.
+/// The pattern is the name with its special characters in brackets. If that pattern would be too long, the pattern is
+/// `*` followed by the last part of the name. If possible, this part starts at a `/`.
 pub fn pattern_for(name: &[u8]) -> Vec<u8> {
     let whole = literal(name);
     if whole.len() <= VALUE_MAX {

@@ -33,13 +33,13 @@ impl Key {
     /// Checks a key by the rules of Android's init.
     pub(crate) fn new(key: &str) -> Result<Self, Error> {
         Self::from_bytes(key.as_bytes()).map_err(|fault| {
-            // Cut, so that a key of a megabyte does not make a message of a megabyte.
+            // The key is cut, so that a key of a megabyte does not make a message of a megabyte.
             let shown = format!("{key:.KEY_MAX$}");
             Error::new(ErrorKind::BadKey, &format_args!("{shown:?} can't be a property's key: {fault}"))
         })
     }
 
-    /// Checks a key. Returns an error with the rule that the key breaks.
+    /// Checks a key. If the key breaks a rule, returns an error that states the rule.
     pub(crate) fn from_bytes(key: &[u8]) -> Result<Self, &'static str> {
         let len = key.len();
         if len == 0 {
@@ -64,13 +64,13 @@ impl Key {
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        // A key is ASCII.
+        // A key is ASCII, so the conversion never fails.
         std::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 
     #[cfg(target_os = "android")]
     pub(crate) fn as_c_str(&self) -> &CStr {
-        // The padding always contains a NUL.
+        // The padding of a key always contains a NUL.
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
 
@@ -155,7 +155,7 @@ impl Value {
 
     /// Returns the value as a C string.
     pub fn as_c_str(&self) -> &CStr {
-        // The last byte is always 0.
+        // The last byte of `bytes` is always 0.
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
 

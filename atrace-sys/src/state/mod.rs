@@ -1,4 +1,4 @@
-//! The published state of a process's tracing: a page of text in a memory file. Other processes can read it.
+//! The published state of a process's tracing: a page of text in a memory file, which other processes can read.
 //!
 //! The file is made by `memfd_create(2)` with the name [`NAME`]. The file is visible in `/proc/PID/fd` to root and to
 //! processes of the same user, and is gone when its process ends. (Before Linux 3.17, it is a file in `/dev/shm` whose
@@ -8,12 +8,14 @@
 //! The text is written through a mapping, so writing needs neither a system call nor a descriptor. Even a thread with
 //! an empty descriptor table of its own can write the text. If the program has closed the descriptor, no other process
 //! can read the text. The file is sealed, so that no process can shrink it below the mapping. A forked child does not
-//! write to its parent's page. The child creates its own page when it first publishes its state. [`prepare`]
-//! (or, if it was not called, the first [`publish`]) allocates, and reads the environment, for whose lock it may wait. No
-//! other function of this module waits or allocates, and none of them changes errno.
+//! write to its parent's page. The child creates its own page when it first publishes its state. [`prepare`] (or, if it
+//! was not called, the first [`publish`]) allocates, and reads the environment, and for this it may wait for the
+//! environment's lock. The other functions of this module neither wait nor allocate. No function of this module changes
+//! errno.
 //!
-//! With `ATRACE_STATE=none` no state is published, for hosts on which a process may not have another descriptor. On
-//! Android no state is ever published, because a system call filter kills apps that make unknown calls.
+//! With `ATRACE_STATE=none` no state is published. This setting is for hosts on which a process must not have an
+//! additional descriptor. On Android no state is ever published, because a system call filter kills apps that make
+//! system calls unknown to the filter.
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod page;
@@ -81,13 +83,13 @@ impl fmt::Write for Value<'_, '_> {
     }
 }
 
-/// Reads the environment variables, so that [`publish`] does not have to.
+/// Reads the environment variables, so that [`publish`] does not have to read them.
 pub fn prepare() {
     #[cfg(all(target_os = "linux", not(miri)))]
     page::is_wanted();
 }
 
-/// Publishes the text that `compose` writes as the state of the calling process.
+/// Publishes the state of the calling process: the text that `compose` writes.
 ///
 /// If two threads call this function at once, only one of them publishes its text. That thread then calls its `compose`
 /// once more.
@@ -97,9 +99,9 @@ pub fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     let _ = compose;
 }
 
-/// Returns the text in `file`, the content of a state's memory file. Returns `None` if a write was in progress when
-/// the first word was read, or if the content is not a state. A caller that reads the file while it may change must read the
-/// first word again after the content.
+/// Returns the text in `file`, the content of a state's memory file. Returns `None` if a write was in progress when the
+/// first word was read, or if the content is not a state. A caller that reads the file while the file may change must
+/// read the first word again after the content, to see whether a write has changed it.
 pub fn text_of(file: &[u8]) -> Option<&[u8]> {
     let (sequence, text) = file.split_first_chunk::<8>()?;
     let sequence = u64::from_ne_bytes(*sequence);

@@ -15,19 +15,20 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     static TURN: Turn = Turn::new();
     let _errno = process::ErrnoGuard::new();
     if OWNER.load(Ordering::Acquire) != generation().number() && thread::has_left_descriptors() {
-        // No other process can see what this thread opens. So it must not take a turn, which would do the work of
-        // others.
+        // No other process can see a file that this thread opens, so this thread must not create the page. It must not
+        // take the turn either, because other threads that publish meanwhile would leave their work to it.
         return;
     }
     TURN.run(|| {
         let this = generation().number();
-        // SAFETY: only the thread that has the turn uses it; a signal handler in between does not get the turn. A
-        // forked child has a copy of what its parent's thread was writing.
+        // SAFETY: only the thread that has the turn uses the buffer, and a signal handler that interrupts the thread
+        // does not get the turn. A forked child has its own copy of the buffer, which a thread of the parent may have
+        // been writing.
         let scratch = unsafe { &mut *SCRATCH.0.get() };
         if let Some(page) = page_of(this, scratch) {
             scratch.fill(0);
             compose(&mut Text::new(&mut scratch[..TEXT_MAX]));
-            // A signal handler may have forked meanwhile; the child does not write to its parent's page.
+            // A signal handler may have forked meanwhile. In the child, this code must not write to the parent's page.
             if generation().number() == this {
                 page.write(&scratch[..TEXT_MAX]);
             }
@@ -35,14 +36,14 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     });
 }
 
-/// The generation of the process that has created `PAGE`, or for which there will certainly be no page.
+/// The generation of the process that has created `PAGE`, or that will certainly have no page.
 static OWNER: AtomicU64 = AtomicU64::new(0);
 static PAGE: OnceRef<Page> = OnceRef::new();
 
 /// The buffer for composing a text. The buffer is not on the stack, because the stack may be small.
 struct Scratch(UnsafeCell<[u8; SIZE]>);
 
-// SAFETY: only the thread that has the turn uses it.
+// SAFETY: only the thread that has the turn uses the buffer.
 unsafe impl Sync for Scratch {}
 
 static SCRATCH: Scratch = Scratch(UnsafeCell::new([0; SIZE]));
@@ -57,7 +58,8 @@ fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
         if let Ok(Some(page)) = made {
             PAGE.keep(page);
         }
-        // Also set if there is no page, unless the error is temporary, so that this is not tried forever.
+        // The owner is stored even if there is no page, so that its creation is not tried forever. After a temporary
+        // error, the owner is not stored, and the next call tries again.
         if !code.is_some_and(process::may_pass) {
             OWNER.store(this, Ordering::Release);
         }
@@ -77,29 +79,29 @@ pub(super) fn is_wanted() -> bool {
 /// The mapped page: a sequence number and the text of the state.
 type Page = super::words::Words<{ TEXT_MAX / 8 }>;
 
-// SAFETY: it consists of atomics.
+// SAFETY: `Page` consists of atomics.
 unsafe impl Shared for Page {}
 
 impl Page {
     /// Creates the memory file of the page and maps it.
     fn make(scratch: &mut [u8; SIZE]) -> Result<Mapped<Self>> {
-        // Otherwise writing to it would raise SIGXFSZ.
+        // If the process has a file size limit that is smaller than the page, writing to the file would raise SIGXFSZ.
         if soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < SIZE as u64) {
             return Err(Errno(libc::EFBIG));
         }
         let file = file::memory_file(c"atrace-state")?;
         let fd = file.as_raw_fd();
         scratch.fill(0);
-        // The zeroes are written, so that a lack of memory is an error here. Later it would kill the process at a
-        // store.
+        // Zeroes are written, so that a lack of memory is an error here. Otherwise, a later store to the mapping would
+        // kill the process.
         if file::write(fd, scratch)? != SIZE {
             return Err(Errno(libc::ENOSPC));
         }
         file::seal(&file)?;
         let page = Mapped::of_file(&file, true)?;
-        // A high number, which programs do not reuse.
+        // The descriptor gets a high number, which programs do not reuse.
         if duplicate_high(fd, None).is_err() {
-            std::mem::forget(file); // Stays open at its present number.
+            std::mem::forget(file); // The file stays open with its present number.
         }
         Ok(page)
     }

@@ -25,12 +25,13 @@ use super::Result;
 ///
 /// # Safety
 ///
-/// The caller must obey the rules of that system call.
+/// The caller must obey the rules of the system call `number`.
 #[cfg(bare)]
 #[inline(always)]
 pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isize {
     let result;
-    // SAFETY: the caller's contract. The kernel changes only rax, rcx and r11, or x0.
+    // SAFETY: the caller obeys the rules of the system call. The kernel changes only the registers rax, rcx and r11
+    // (x86-64), or x0 (aarch64).
     unsafe {
         #[cfg(target_arch = "x86_64")]
         std::arch::asm!(
@@ -56,17 +57,17 @@ pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isi
 ///
 /// # Safety
 ///
-/// The caller must obey the rules of that system call.
+/// The caller must obey the rules of the system call `number`.
 #[cfg(not(bare))]
 #[inline(never)]
 pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isize {
     let _errno = super::ErrnoGuard::new();
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller obeys the rules of the system call.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if result == -1 { -(super::errno::errno() as isize) } else { result as isize }
 }
 
-/// The body of a bare thread. Its argument is the one that was passed to [`start`].
+/// The body of a bare thread. Its argument is the number that was passed to [`start`].
 pub(crate) type Body = extern "C" fn(usize);
 
 /// The size of a bare thread's stack in bytes. Pages that are never touched take no memory.
@@ -91,16 +92,16 @@ pub(crate) fn start(body: Body, argument: usize) -> Result<()> {
         | libc::CLONE_THREAD
         | libc::CLONE_SYSVSEM
         | libc::CLONE_SETTLS;
-    // From low to high addresses: an inaccessible page, the stack, zeroes around the address in the thread-local
-    // register.
+    // The memory contains, from low to high addresses: an inaccessible page, the stack, and zeroes around the address
+    // in the thread-local register.
     let guard = super::page_size();
     let size = guard + STACK + 2 * LOCALS;
     let memory = Region::own(size)?;
     let (base, stack) = (memory.at(0), memory.at(guard + STACK));
     let locals = stack.wrapping_add(LOCALS);
-    // SAFETY: all of it is within the mapping, which belongs to nobody else, and aligned. The guard is the mapping's first
-    // page. On x86-64, the word at the thread-local register must contain its own address. The new thread takes over
-    // the mapping.
+    // SAFETY: all addresses are aligned and within the mapping, which no other code uses. The guard is the mapping's
+    // first page. On x86-64, the word to which the thread-local register points must contain its own address. The new
+    // thread takes over the mapping.
     let started = unsafe {
         call(libc::SYS_mprotect, [base as isize, guard as isize, libc::PROT_NONE as isize, 0, 0, 0]);
         locals.cast::<*mut u8>().write(locals);
@@ -134,8 +135,8 @@ unsafe fn clone_with(
     size: usize,
 ) -> isize {
     let result;
-    // SAFETY: the caller's contract. The new thread has the same registers except for its stack, and never leaves
-    // this block.
+    // SAFETY: the caller's contract. The new thread has the same registers except for the stack pointer, and never
+    // leaves this assembly block.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         std::arch::asm!(

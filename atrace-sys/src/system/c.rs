@@ -1,5 +1,5 @@
-//! Functions of the C library, and system calls, that are safe with every argument that their types allow. A call with
-//! an invalid number returns an error.
+//! Functions of the C library, and system calls, that are safe with every argument that their types allow. If an
+//! argument is an invalid number, the call returns an error.
 //!
 //! The crate `libc` declares the same functions with raw pointers. Functions with a parameter of a type that exists in
 //! two widths (`off_t`, `time_t`) are called through the crate `libc`, because such a C function has several symbols,
@@ -28,7 +28,7 @@ unsafe extern "C" {
     pub(crate) safe fn isatty(fd: c_int) -> c_int;
     pub(crate) safe fn kill(process: libc::pid_t, signal: c_int) -> c_int;
     pub(crate) safe fn waitpid(process: libc::pid_t, status: &mut c_int, options: c_int) -> libc::pid_t;
-    // Threads.
+    // Functions for threads.
     pub(crate) safe fn pthread_atfork(
         prepare: Option<extern "C" fn()>,
         parent: Option<extern "C" fn()>,
@@ -42,7 +42,7 @@ unsafe extern "C" {
     pub(crate) safe fn pthread_self() -> libc::pthread_t;
     #[cfg(all(target_os = "linux", not(miri)))]
     pub(crate) safe fn pthread_setcancelstate(state: c_int, old: &mut c_int) -> c_int;
-    // Signals.
+    // Functions for signals.
     pub(crate) safe fn pthread_sigmask(how: c_int, new: &libc::sigset_t, old: &mut libc::sigset_t) -> c_int;
     pub(crate) safe fn sigaction(signal: c_int, new: Absent, old: &mut libc::sigaction) -> c_int;
     pub(crate) safe fn sigaddset(set: &mut libc::sigset_t, signal: c_int) -> c_int;
@@ -50,12 +50,12 @@ unsafe extern "C" {
     pub(crate) safe fn sigemptyset(set: &mut libc::sigset_t) -> c_int;
     pub(crate) safe fn sigismember(set: &libc::sigset_t, signal: c_int) -> c_int;
     pub(crate) safe fn sigpending(set: &mut libc::sigset_t) -> c_int;
-    // Texts. `end` is set to a position in the text.
+    // Functions for texts. They set `end` to a position in the text.
     #[cfg(any(test, target_os = "android"))]
     pub(crate) safe fn fnmatch(pattern: CText<'_>, text: CText<'_>, flags: c_int) -> c_int;
     pub(crate) safe fn strtoimax<'a>(text: CText<'a>, end: &mut CText<'a>, base: c_int) -> i64;
     pub(crate) safe fn strtoull<'a>(text: CText<'a>, end: &mut CText<'a>, base: c_int) -> c_ulonglong;
-    // Names.
+    // Functions for the names of files.
     #[cfg(target_os = "linux")]
     pub(crate) safe fn linkat(from: c_int, old: CText<'_>, to: c_int, new: CText<'_>, flags: c_int) -> c_int;
     #[cfg(target_os = "linux")]
@@ -65,9 +65,9 @@ unsafe extern "C" {
 /// An optional pointer argument that is always null.
 pub(crate) type Absent = Option<&'static Infallible>;
 
-/// `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`: three sets of 64 bits, in two halves each. The header for the
-/// capability calls has two words: this version, and the process id or 0. If the kernel does not have this version, it
-/// replaces the version number by that of another version.
+/// `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`. In this version, the capability calls use three sets of 64
+/// bits, in two halves each. The calls' header has two words: the version, and the process id or 0. If the kernel does
+/// not support this version, it overwrites the version in the header with the number of another version.
 pub(crate) const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
 /// A parameter of a system call: a number, or the address of memory.
@@ -93,7 +93,8 @@ impl<T> Parameter for *const T {
     }
 }
 
-/// Returns the parameters of a system call, with zeroes for those that it does not have.
+/// Returns the six parameters of a system call: `numbers`, followed by zeroes for the parameters that the call does not
+/// have.
 #[inline(always)]
 fn padded<const N: usize>(numbers: [isize; N]) -> [isize; 6] {
     let mut all = [0; 6];
@@ -108,9 +109,9 @@ macro_rules! calls {
         $(#[$attribute])*
         pub(crate) fn $name($($argument: $type),*) -> Result<isize> {
             // The numbers are computed within the call, so that a temporary value lives until the kernel has returned.
-            // SAFETY: the call of this number has these parameters. The kernel writes only to what is borrowed as
-            // mutable or is atomic, not more than the type's size or the given length, and keeps no address. If an
-            // address that it reads is wrong, it returns an error.
+            // SAFETY: the system call of this number has these parameters. The kernel writes only to memory that is
+            // borrowed as mutable or is atomic, not more than the type's size or the given length, and keeps no
+            // address. If an address is wrong, the kernel returns an error.
             answer(unsafe { bare::call($number, padded([$($value.number()),*])) })
         }
     )*};
@@ -141,7 +142,7 @@ calls! {
     getpid() = libc::SYS_getpid, [0];
     gettid_of_kernel() = libc::SYS_gettid, [0];
     membarrier(command: c_int) = libc::SYS_membarrier, [command, 0, 0];
-    /// Writes a byte for each page of a range. Does not access the range.
+    /// Writes one byte to `pages` for each page of the address range from `start`. Does not access the range itself.
     mincore(start: usize, pages: &mut [u8]) = libc::SYS_mincore,
         [start, pages.len() * super::page_size(), pages.as_mut_ptr().cast_const()];
     memfd_create(name: &CStr, flags: c_int) = libc::SYS_memfd_create, [name.as_ptr(), flags];
@@ -195,14 +196,14 @@ calls! {
 /// The number of the system call `close_range`, which is the same on every architecture except Alpha and MIPS. The
 /// crate `libc` lacks this call for some Android targets.
 const CLOSE_RANGE: c_long = 436;
-/// The numbers of two system calls that the crate `libc` lacks for some Android targets.
+/// The numbers of the system calls `fstat` and `ftruncate`, which the crate `libc` lacks for some Android targets.
 #[cfg(bare)]
 const FSTAT: c_long = if cfg!(target_arch = "x86_64") { 5 } else { 80 };
 #[cfg(bare)]
 const FTRUNCATE: c_long = if cfg!(target_arch = "x86_64") { 77 } else { 46 };
 
-/// Converts the result of a system call: a negated errno becomes an error. All other numbers are results, also negative
-/// ones: half of the addresses of a 32-bit process are.
+/// Converts the result of a system call: a negated errno becomes an error. All other numbers are results, even negative
+/// ones: half of the addresses of a 32-bit process are negative numbers.
 pub(crate) fn answer(result: isize) -> Result<isize> {
     const ERRNO_MAX: isize = 4095;
     if (-ERRNO_MAX..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result) }

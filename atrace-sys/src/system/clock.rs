@@ -31,6 +31,7 @@ pub fn process_time() -> Option<u64> {
 /// thread has ended, or if the system does not report the time. `thread` is the thread's
 /// [number](crate::thread::number). Makes a system call.
 pub fn time_of_thread(thread: u32) -> Option<u64> {
-    // The kernel's number: the inverted thread id, 4 for a thread, and 2 for the scheduler's precise time.
+    // The kernel's number of a thread's clock consists of the inverted thread id, shifted by three bits, 4 for a
+    // thread, and 2 for the scheduler's precise time.
     clock_time(!(thread as libc::clockid_t) << 3 | 6, true)
 }

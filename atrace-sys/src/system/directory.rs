@@ -24,7 +24,8 @@ pub(crate) fn open_unnamed(directory: &File) -> io::Result<File> {
 
 /// Gives a name to a file that has no name. Returns `EEXIST` if the name already exists. Allocates.
 pub(crate) fn name_at(directory: &File, file: &File, name: &CStr) -> io::Result<()> {
-    // Before Linux 6.10, only privileged processes may link by the descriptor itself (AT_EMPTY_PATH).
+    // The file is linked by its path in `/proc`: before Linux 6.10, only privileged processes may link a file by its
+    // descriptor (AT_EMPTY_PATH).
     link((libc::AT_FDCWD, &path_of(file)?), (directory.as_raw_fd(), name), libc::AT_SYMLINK_FOLLOW)
 }
 
@@ -35,9 +36,10 @@ pub(crate) fn unlink_at(directory: &File, name: &CStr) -> io::Result<()> {
 
 /// Renames a file within a directory. Returns `EEXIST` if the new name already exists.
 pub(crate) fn rename_at(directory: &File, from: &CStr, to: &CStr) -> io::Result<()> {
-    // Called by number, because some libcs lack the function.
+    // The system call is made by its number, because some C libraries lack the function.
     match c::renameat2(directory.as_raw_fd(), from, to, libc::RENAME_NOREPLACE) {
-        // The kernel (before 3.15), the file system or a seccomp filter does not know the call: use link and unlink.
+        // The kernel (before 3.15), the file system or a seccomp filter does not support the call: use link and unlink
+        // instead.
         Err(Errno(libc::ENOSYS | libc::EINVAL | libc::EPERM)) => link_and_unlink(directory, from, to),
         renamed => Ok(renamed.map(drop)?),
     }

@@ -51,7 +51,8 @@ pub(super) fn set_errno(errno: i32) {
 #[derive(Debug)]
 #[must_use = "errno is put back when this is dropped"]
 pub struct ErrnoGuard {
-    // The cell makes this type neither Send nor Sync: each thread has its own errno.
+    // The reference to a cell makes this type neither Send nor Sync, as is necessary, because each thread has its own
+    // errno.
     place: &'static Cell<i32>,
     saved: i32,
 }

@@ -1,5 +1,5 @@
 //! Operations on files and descriptors: some that the standard library lacks, and some that do not use the C library,
-//! so that a bare thread can call them.
+//! so that a bare thread (`system/bare.rs`) can call them.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -67,7 +67,7 @@ pub(super) fn open_in(directory: RawFd, name: &CStr, flags: libc::c_int) -> Resu
 pub(crate) fn open_number(directory: RawFd, name: &CStr, flags: libc::c_int) -> Result<Descriptor> {
     let flags = flags | libc::O_CLOEXEC | libc::O_LARGEFILE;
     loop {
-        // Called by number, it is not a cancellation point.
+        // Unlike the C library's function, the system call is not a cancellation point.
         match c::openat(directory, name, flags, 0o600) {
             Err(Errno(libc::EINTR)) => {}
             opened => return opened.map(Descriptor::new),
@@ -84,7 +84,7 @@ pub(super) fn path_of(file: &File) -> Result<CString> {
 /// lack the function.
 ///
 /// Linux before 3.17 has no memory files. On a host with such a kernel, this function creates a file in `/dev/shm` and
-/// removes its name.
+/// removes the file's name.
 pub(crate) fn memory_file(name: &CStr) -> Result<Descriptor> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     match c::memfd_create(name, flags.cast_signed()) {
@@ -95,7 +95,7 @@ pub(crate) fn memory_file(name: &CStr) -> Result<Descriptor> {
 
 /// Returns whether the kernel has memory files and seals (Linux 3.17).
 pub fn has_memory_files() -> bool {
-    // These flags don't exist, so no file is made.
+    // The kernel defines no such flags, so no file is created.
     c::memfd_create(c"", -1) != Err(Errno(libc::ENOSYS))
 }
 
@@ -103,12 +103,12 @@ pub fn has_memory_files() -> bool {
 fn unlinked_file(name: &CStr) -> Result<Descriptor> {
     use std::io::Write as _;
     static TAKEN: AtomicU32 = AtomicU32::new(0);
-    // Others may have taken some names.
+    // Other processes may already use some of the names.
     for _ in 0..100 {
         let mut path = [0; 128];
         let (name, pid) = (name.to_str().unwrap_or_default(), std::process::id());
         let number = TAKEN.fetch_add(1, Ordering::Relaxed);
-        // The last byte stays 0.
+        // The last byte of `path` stays 0, so that the text is a C string.
         let _ = write!(&mut path[..127], "/dev/shm/{name}-{pid}-{number}");
         let Ok(path) = CStr::from_bytes_until_nul(&path) else { break };
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
@@ -125,7 +125,7 @@ fn unlinked_file(name: &CStr) -> Result<Descriptor> {
 }
 
 /// Writes zeroes to an empty file, so that a lack of memory is detected now. `/dev/shm` has a limited size: without
-/// this function, a write to the mapped file could kill the process later.
+/// these zeroes, a later write to the mapped file could kill the process.
 #[cold]
 fn reserve(file: &Descriptor, size: usize) -> Result<()> {
     let zeroes = [0; 4096];
@@ -145,7 +145,8 @@ pub fn may_have_size(size: usize) -> bool {
     super::soft_limit(libc::RLIMIT_FSIZE).is_none_or(|limit| size as u64 <= limit)
 }
 
-/// Creates a memory file whose size no process can change. On kernels without seals, this user and root can change it.
+/// Creates a memory file whose size no process can change. On kernels without seals, this user and root can change the
+/// size.
 pub fn sealed_file(name: &CStr, size: usize) -> Result<Descriptor> {
     let file = set_length(memory_file(name)?, size)?;
     if !has_memory_files() {
@@ -202,8 +203,8 @@ pub(crate) fn seals(fd: RawFd) -> libc::c_int {
 ///
 /// # Errors
 ///
-/// Returns EPERM if the file could shrink, because a process is killed if it reads a mapped file behind its end;
-/// otherwise returns the error of the system.
+/// Returns EPERM if the file could shrink: a process that reads a mapped file behind the file's end is killed.
+/// Otherwise returns the error of the system.
 pub fn sealed_size(fd: RawFd) -> Result<usize> {
     if seals(fd) & libc::F_SEAL_SHRINK == 0 {
         return Err(Errno(libc::EPERM));
@@ -212,7 +213,7 @@ pub fn sealed_size(fd: RawFd) -> Result<usize> {
 }
 
 /// Returns the size of a memory file that can neither shrink nor grow. A file that is not a memory file is refused,
-/// because reading one of its pages can fail.
+/// because reading a mapped page of such a file can fail.
 ///
 /// # Errors
 ///
@@ -244,10 +245,10 @@ pub(crate) fn read_start(path: &CStr, buffer: &mut [u8]) -> usize {
 
 /// Writes to a descriptor. Returns how many bytes were written.
 pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> Result<usize> {
-    // Called by number, it is not a cancellation point.
+    // Unlike the C library's function, the system call is not a cancellation point.
     #[cfg(not(miri))]
     let taken = c::write(fd, bytes)? as usize;
-    // Miri only supports the function.
+    // Miri supports only the C library's function, which std calls.
     #[cfg(miri)]
     let taken = {
         let file = std::mem::ManuallyDrop::new(File::from(OwnedFd::from(Descriptor(fd))));
@@ -265,7 +266,7 @@ pub(crate) fn poll(places: &mut [libc::pollfd], timeout: Option<Duration>) -> Re
     const REST: Duration = Duration::from_millis(50);
     let ready = poll_once(places, timeout);
     if ready.is_err_and(|error| error != Errno(libc::EINTR)) {
-        // Nobody wakes this word.
+        // No thread wakes the sleepers of this word, so the wait is a sleep.
         let _ = futex::wait(&AtomicU32::new(0), 0, timeout.map_or(REST, |timeout| timeout.min(REST)));
     }
     ready
@@ -273,7 +274,8 @@ pub(crate) fn poll(places: &mut [libc::pollfd], timeout: Option<Duration>) -> Re
 
 fn poll_once(places: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<libc::c_int> {
     let mut timeout = timeout.map(futex::timespec);
-    // Called by number, it is not a cancellation point. Elsewhere only the function knows which width a time has.
+    // Unlike the C library's function, the system call is not a cancellation point. On other architectures, only the C
+    // library's function knows the width of the numbers in a time.
     #[cfg(bare)]
     let ready = c::ppoll(places, timeout.as_mut())? as libc::c_int;
     #[cfg(not(bare))]
@@ -290,7 +292,7 @@ fn poll_once(places: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<l
 pub(crate) fn close(fd: RawFd) {
     #[cfg(not(miri))]
     let _ = c::close(fd);
-    // Miri only supports the function.
+    // Miri supports only the C library's function, which std calls.
     #[cfg(miri)]
     drop(OwnedFd::from(Descriptor(fd)));
 }
@@ -305,8 +307,8 @@ pub(crate) fn control(fd: RawFd, command: libc::c_int, number: libc::c_int) -> R
     Ok(answer)
 }
 
-/// The calls for a file's attributes, and their results. glibc's usual calls of 32-bit programs fail for files of more
-/// than 2 GiB, and for files with large numbers.
+/// The C library's functions for a file's attributes, and the types of their results. In 32-bit programs, glibc's usual
+/// functions fail for files of more than 2 GiB, and for files with large inode numbers.
 #[cfg(all(target_env = "gnu", target_pointer_width = "32"))]
 pub(crate) mod wide {
     pub(crate) use libc::{fstat64 as fstat, fstatfs64 as fstatfs, stat64 as stat, statfs64 as statfs};

@@ -9,7 +9,7 @@ use super::{Errno, Result, c};
 pub(crate) fn timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: duration.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-        // Less than 10^9, which fits into every width.
+        // The number is less than 10^9, so it fits into every width of the field.
         tv_nsec: duration.subsec_nanos() as _,
     }
 }
@@ -24,7 +24,7 @@ pub(crate) fn timespec(duration: Duration) -> libc::timespec {
 /// Returns the error of the system if the call is not allowed.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Duration) -> Result<()> {
     // Without FUTEX_PRIVATE_FLAG the kernel identifies the word by its file and offset, so that other processes can
-    // wake us; it only reads the mapping.
+    // wake this thread. The kernel only reads the mapping.
     match c::futex_wait(word, expected.cast_signed(), &timespec(timeout)) {
         Err(Errno(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT)) => Ok(()),
         result => result.map(drop),

@@ -1,7 +1,8 @@
-//! Shared libraries. Libraries are opened at run time and never closed, because threads that their initialisers have
-//! started may still run.
+//! Shared libraries. Libraries are opened at run time and never closed, because threads that a library's initialisers
+//! have started may still run.
 //!
-//! This crate itself may be part of such a library: of a plugin, which its host may close. See [`stay_loaded`].
+//! This crate itself may be part of a shared library, such as a plugin, that the program may close: see
+//! [`stay_loaded`].
 
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -19,8 +20,8 @@ unsafe extern "C" {
     safe fn dlsym(library: Library, name: CText<'_>) -> Option<NonNull<c_void>>;
 }
 
-/// The C structure `Dl_info`: the file to which an address belongs, and where it is loaded; the nearest symbol
-/// below the address, and the address of that symbol.
+/// The C structure `Dl_info`: the file to which an address belongs, and the address at which the file is loaded; the
+/// nearest symbol below the address, and the address of that symbol.
 #[repr(C)]
 struct DlInfo {
     file: Option<CText<'static>>,
@@ -48,8 +49,8 @@ impl Library {
         if !library.is_null() {
             return Ok(Self(library));
         }
-        // SAFETY: the text is valid until this thread's next call of the dynamic linker, which comes after its last
-        // use here.
+        // SAFETY: the text is valid until this thread's next call of the dynamic linker, and the last use of the text
+        // is before that call.
         let reason = unsafe { dlerror() }.map(|reason| reason.to_c_str().to_string_lossy());
         let reason = reason.as_deref().unwrap_or("the dynamic linker gives no reason");
         Err(fault(reason.strip_prefix("dlopen failed: ").unwrap_or(reason)))
@@ -64,7 +65,7 @@ impl Library {
     pub(crate) unsafe fn get<T: Copy>(self, name: &CStr) -> Option<T> {
         const { assert!(size_of::<T>() == size_of::<NonNull<c_void>>()) };
         let address = self.address(name)?;
-        // SAFETY: `T` has the size of a pointer. By the caller's contract the address points to what `T` says.
+        // SAFETY: `T` has the size of a pointer. By the caller's contract, the symbol at the address has the type `T`.
         Some(unsafe { std::mem::transmute_copy(&address) })
     }
 
@@ -75,7 +76,7 @@ impl Library {
     }
 }
 
-// SAFETY: it is a handle of the dynamic linker, which any thread may use.
+// SAFETY: a `Library` is a handle of the dynamic linker, which any thread may use.
 unsafe impl Sync for Library {}
 
 /// Returns the dynamic linker's information about an address. If there is no information, all pointers of the result
@@ -92,8 +93,8 @@ pub(crate) fn library_of(function: *const c_void) -> &'static CStr {
     find(function).file.map(CText::to_c_str).unwrap_or_default()
 }
 
-/// Keeps the shared library that contains this code loaded until the process ends. Does nothing if the code
-/// is in a program.
+/// Keeps the shared library that contains this code loaded until the process ends. Does nothing if the code belongs to
+/// the program itself.
 ///
 /// Call this function before the C library is given a callback into this code: the body of a thread, a fork handler, or
 /// a destructor of a thread key. After `dlclose`, the C library would jump to memory that is no longer mapped. Call it
@@ -111,14 +112,15 @@ pub fn stay_loaded() {
     if let Some(path) = own.file
         && own.start != program.start
     {
-        // This adds a reference to the library, which is never given back.
+        // The call adds a reference to the library, which is never given back.
         load(path.to_c_str(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
     }
 }
 
 /// Returns a handle of a library, or null.
 fn load(path: &CStr, flags: libc::c_int) -> *mut c_void {
-    // SAFETY: the library is loaded already, so that no initialiser runs; or it is Android's own, whose initialisers do no harm
-    // to a running program; or it is at a path that the user chose, which is ignored in a process with elevated rights.
+    // SAFETY: running the library's initialisers is sound in each of three cases. The library is loaded already, so no
+    // initialiser runs. Or it is Android's own library, whose initialisers do no harm to a running program. Or the user
+    // has chosen its path; a process with elevated rights ignores such a path.
     unsafe { libc::dlopen(path.as_ptr(), flags) }
 }

@@ -34,12 +34,12 @@ extern "C" fn forget() {
 /// The detach state of this library's threads, for the attributes that are passed to `pthread_create`.
 pub(super) const JOINABLE: libc::c_int = libc::PTHREAD_CREATE_JOINABLE;
 
-/// Calls `start`, which calls `pthread_create`. The new thread must call [`leave`] as its last action. All signals
-/// must be blocked, because a signal handler could fork.
+/// Calls `start`, which must call `pthread_create`, while the lock of this module is held. The new thread must call
+/// [`leave`] as its last action. All signals must be blocked, because a signal handler could fork.
 pub(super) fn starting(start: impl FnOnce() -> libc::c_int) -> libc::c_int {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     if !IS_REGISTERED.swap(true, Ordering::Relaxed) {
-        // If there is no memory for the handlers, this works as if they did not exist.
+        // If there is no memory for the fork handlers, threads are started nevertheless, without this protection.
         c::pthread_atfork(Some(hold), Some(release), Some(forget));
     }
     hold();
@@ -48,12 +48,13 @@ pub(super) fn starting(start: impl FnOnce() -> libc::c_int) -> libc::c_int {
     code
 }
 
-/// A thread that was created within [`starting`] must call this as its last action.
+/// Joins the thread that ended last. A thread that was created within [`starting`] must call this as its last action.
 pub(super) fn leave() {
     hold();
     let before = LEFT.swap(c::pthread_self() as isize, Ordering::Relaxed);
     if before != 0 {
-        // SAFETY: it is a thread of ours that nobody else joins. It ends soon, because it has released the lock.
+        // SAFETY: `before` is a thread of this library that no other code joins. It ends soon, because it has released
+        // the lock.
         unsafe { libc::pthread_join(before as libc::pthread_t, std::ptr::null_mut()) };
     }
     release();

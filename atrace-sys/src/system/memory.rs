@@ -14,21 +14,22 @@ use crate::word::Place;
 ///
 /// # Safety
 ///
-/// Any bytes must be a valid value of the type, and other processes may change them at any time.
+/// Any bytes must be a valid value of the type, and the type must allow other processes to change the bytes at any
+/// time.
 pub unsafe trait Shared: Sync {}
 
-// SAFETY: it is an atomic.
+// SAFETY: an `AtomicU8` is an atomic.
 unsafe impl Shared for AtomicU8 {}
-// SAFETY: as above.
+// SAFETY: an `AtomicU16` is an atomic.
 unsafe impl Shared for AtomicU16 {}
-// SAFETY: as above.
+// SAFETY: an `AtomicU32` is an atomic.
 unsafe impl Shared for AtomicU32 {}
-// SAFETY: it consists of such types.
+// SAFETY: an array of atomics consists of atomics only.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
 const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
-/// The flags for private memory. Such memory consists of zeroes, and a page takes memory only after it or, if the kernel
-/// uses huge pages, a neighbour of it was touched.
+/// The flags for private memory. Such memory consists of zeroes. A page takes physical memory only after it was touched
+/// or, if the kernel uses huge pages, after a neighbouring page was touched.
 const OWN: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
 /// Mapped pages. Other threads or processes may change the bytes at any time. Dropping the `Region` unmaps the pages.
@@ -38,9 +39,9 @@ pub struct Region {
     size: usize,
 }
 
-// SAFETY: the mapping belongs to the process and not to a thread. References into it are to atomics.
+// SAFETY: the mapping belongs to the process and not to a thread. References into the mapping are to atomics.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: references into the mapping are to atomics, which any thread may use.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -54,7 +55,8 @@ impl Region {
         Ok(Self { base: map(None, size, WRITABLE, libc::MAP_SHARED, file)?, size })
     }
 
-    /// Replaces the first bytes of the region by the start of a file, or the whole region by private memory.
+    /// If `file` is given (a descriptor and a size), replaces the first bytes of the region by the start of the file.
+    /// Otherwise replaces the whole region by private memory.
     ///
     /// Async-signal-safe.
     pub fn lay(&self, file: Option<(RawFd, usize)>) -> Result<()> {
@@ -65,14 +67,14 @@ impl Region {
         map(Some(self), size, WRITABLE, flags, fd).map(drop)
     }
 
-    /// Drops the pages of a shared file from the memory of this process. Their content stays in the file, and they
-    /// are mapped again when they are used.
+    /// Drops the pages of a shared file from the memory of this process. The content of the pages stays in the file,
+    /// and the pages are mapped again when they are used.
     pub fn forget(&self) {
         self.advise(self.size, libc::MADV_DONTNEED);
     }
 
     /// Makes sure that the first `size` bytes of a zeroed region are zeroes in every forked child. Returns false if the
-    /// kernel does not support that.
+    /// kernel does not support this.
     ///
     /// An emulator, such as qemu's user mode, may accept any advice (`madvise`) and follow none. So this function first
     /// tries an advice that does not exist: if the kernel accepts it, the real advice can't be trusted.
@@ -84,8 +86,9 @@ impl Region {
     /// advice.
     fn advise(&self, size: usize, advice: libc::c_int) -> bool {
         let numbers = [self.at(0).expose_provenance() as isize, size as isize, advice as isize, 0, 0, 0];
-        // SAFETY: in this process, memory does not change: `forget` is for shared mappings, whose bytes are the file's before
-        // and after the call, and the other advice changes children, or the size of pages, only.
+        // SAFETY: no advice changes the content of memory in this process. `forget` is for shared mappings, whose bytes
+        // are those of the file before and after the call. The other advice has an effect only on children, or on the
+        // size of pages.
         unsafe { bare::call(libc::SYS_madvise, numbers) == 0 }
     }
 
@@ -114,7 +117,8 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let numbers = [self.base.as_ptr().expose_provenance() as isize, self.size as isize, 0, 0, 0, 0];
-        // SAFETY: the region was mapped when this was made, and all references into it borrow this.
+        // SAFETY: the region was mapped when this value was created, and all references into the region borrow this
+        // value.
         unsafe { bare::call(libc::SYS_munmap, numbers) };
     }
 }
@@ -132,7 +136,8 @@ fn map(
         Some(region) => (region.at(0), size.min(region.size), flags | libc::MAP_FIXED),
         None => (ptr::null_mut(), size, flags),
     };
-    // 64-bit architectures have `mmap`; 32-bit ones have `mmap2`, which counts the offset in pages. Here it is 0.
+    // 64-bit architectures have `mmap`; 32-bit ones have `mmap2`, which counts the offset in pages. Here the offset is
+    // 0.
     #[cfg(target_pointer_width = "64")]
     const MMAP: libc::c_long = libc::SYS_mmap;
     #[cfg(not(target_pointer_width = "64"))]
@@ -141,7 +146,7 @@ fn map(
     // SAFETY: the kernel chooses an unused address, or the address is within a region, whose users know that it may
     // change at any time.
     let mapped = c::answer(unsafe { bare::call(MMAP, numbers) })?;
-    // The kernel's addresses end far below the numbers of errors.
+    // The highest address of a mapping is far below the numbers that stand for errors.
     let base = NonNull::new(ptr::with_exposed_provenance_mut(mapped as usize));
     base.ok_or(Errno(libc::ENOMEM))
 }
@@ -151,8 +156,8 @@ fn map(
 pub struct Mapped<T>(Region, PhantomData<T>);
 
 impl<T> Mapped<T> {
-    /// Maps zeroes and calls `fill` before any other code sees them. Returns `None` if the mapping fails or `fill`
-    /// returns false.
+    /// Maps memory of zeroes, and calls `fill` before any other code sees the memory. Returns `None` if the mapping
+    /// fails or `fill` returns false.
     ///
     /// Use this in code that may run on a small stack, or while the heap is locked.
     pub(crate) fn filled(fill: impl FnOnce(&mut T) -> bool) -> Option<Self>
@@ -179,8 +184,9 @@ impl<T> Mapped<T> {
         Ok(new)
     }
 
-    /// Maps zeroes. A page of them takes memory only after it was touched. If the kernel supports it, the first `wiped`
-    /// bytes, which must be whole pages, read as zeroes in every forked child.
+    /// Maps a value of zeroes. A page of the value takes physical memory only after it was touched. If the kernel can
+    /// wipe pages in children, the first `wiped` bytes, which must be whole pages, read as zeroes in every forked
+    /// child.
     pub fn large(wiped: usize) -> Result<Self>
     where
         T: super::Plain,
@@ -210,8 +216,8 @@ impl<T> Mapped<T> {
         region.wipe_on_fork(size);
     }
 
-    /// Maps the start of a file, which must be at least as long as a `T`. If the mapping is not `writable`, a write to
-    /// it kills the process.
+    /// Maps the start of a file, which must be at least as long as a `T`. If `writable` is false, a write to the
+    /// mapping kills the process.
     pub(crate) fn of_file(file: &impl AsRawFd, writable: bool) -> Result<Self>
     where
         T: Shared,
@@ -231,16 +237,16 @@ impl<T> Deref for Mapped<T> {
 
     fn deref(&self) -> &T {
         // SAFETY: the mapping has the size of a `T`, is aligned to a page, and lives as long as `self`. By `Plain` or
-        // `Shared`, or because it was moved there, it holds a valid `T`.
+        // `Shared`, or because a `T` was moved there, the mapping holds a valid `T`.
         unsafe { &*self.0.at(0).cast() }
     }
 }
 
-// SAFETY: the value is in the mapping; moving this moves only its address.
+// SAFETY: the value is in the mapping; moving a `Mapped` moves only the address of the mapping.
 unsafe impl<T> Place for Mapped<T> {}
 
-/// Maps a value of zeroes that reads as zeroes in every forked child. Returns `None` if the kernel does not
-/// support that.
+/// Maps a value of zeroes. The kernel fills it with zeroes again in every forked child. Returns `None` if the kernel
+/// does not support this.
 pub(crate) fn wiped_on_fork<T: super::Plain>() -> Option<Mapped<T>> {
     Mapped::<T>::filled(|_| true).filter(|page| page.0.wipe_on_fork(size_of::<T>()))
 }
@@ -258,8 +264,8 @@ pub fn mapped_from(from: usize, to: usize) -> Option<usize> {
     }
     let page = page_size();
     let low = from - from % page;
-    // The call writes for each page whether it is in physical memory, which does not matter here. It fails if a page is
-    // not mapped.
+    // `mincore` writes for each page whether it is in physical memory; this result is not used. The call fails if a
+    // page is not mapped.
     let mut pages = [0; 1024];
     let most = page * pages.len();
     let mut is_mapped = |part: usize| {

@@ -1,9 +1,9 @@
 //! System calls and functions of the C libraries of Linux and Android, as safe functions.
 //!
-//! - A failed call returns errno as an error. It may also change errno, so a caller that must leave errno
+//! - A failed call returns errno as an error. The call may also change errno, so a caller that must leave errno
 //!   unchanged holds an [`ErrnoGuard`].
-//! - Only functions whose documentation says so allocate, because signal handlers and forked children call
-//!   functions of this module.
+//! - A function allocates only if its documentation says so, because signal handlers and forked children call functions
+//!   of this module.
 //! - On systems without tracing, `unsupported.rs` replaces this module.
 
 use std::ffi::OsStr;
@@ -41,7 +41,7 @@ pub(crate) use self::thread::{
 };
 pub use self::thread::{is_thread, stack_bounds, thread_number};
 
-/// Types for which zeroes are a valid value, such as those whose values the C library or the kernel fills in.
+/// Types for which zeroes are a valid value, such as structures that the C library or the kernel fills in.
 ///
 /// # Safety
 ///
@@ -51,7 +51,7 @@ pub unsafe trait Plain {}
 macro_rules! plain {
     ($($type:ty),*) => {
         $(
-            // SAFETY: it consists of numbers and of pointers that may be null.
+            // SAFETY: the type consists of numbers and of pointers that may be null.
             unsafe impl Plain for $type {}
         )*
     };

@@ -8,8 +8,8 @@ use super::{ErrnoGuard, Mapped, Plain, Result, c, file, stay_loaded};
 use crate::c_text::CText;
 use crate::word::{OnceRef, offer};
 
-/// Returns the id of the calling process as a number. This asks the kernel, because bionic, and glibc before 2.25,
-/// cache the id, and would return the parent's id in a child of a bare `clone`.
+/// Returns the id of the calling process as a number. This makes a system call, because bionic, and glibc before 2.25,
+/// cache the id. In a child that was made by the system call `clone` alone, they would return the parent's id.
 #[inline]
 pub fn process_id() -> u32 {
     #[cfg(not(miri))]
@@ -24,8 +24,9 @@ pub(crate) fn effective_ids() -> (u32, u32) {
     (c::geteuid(), c::getegid())
 }
 
-/// Returns whether no other user has the same id. A user namespace need not map all users. The kernel shows all
-/// unmapped users by the same id; if `user` is that id and not all users are mapped, this returns false.
+/// Returns whether the id `user` stands for a single user. A user namespace need not map all users, and the kernel
+/// shows all unmapped users with one and the same id. If `user` is that id and not all users are mapped, this returns
+/// false.
 #[cold]
 pub(crate) fn is_known_by_number(user: u32) -> bool {
     let mut text = [0; 64];
@@ -35,7 +36,7 @@ pub(crate) fn is_known_by_number(user: u32) -> bool {
         [(); 3].map(|()| std::str::from_utf8(words.next()?).ok()?.parse().ok())
     };
     let [of_others, ..] = words_of(c"/proc/sys/kernel/overflowuid");
-    // An identity mapping of all users.
+    // The content of `uid_map` that maps each user to the same id.
     let all = [Some(0), Some(0), Some(u32::MAX.into())];
     of_others.unwrap_or(65534) != u64::from(user) || words_of(c"/proc/self/uid_map") == all
 }
@@ -45,8 +46,8 @@ pub(super) fn auxiliary(kind: libc::c_ulong) -> libc::c_ulong {
     c::getauxval(kind)
 }
 
-/// Returns whether the process has rights that its caller does not have (`AT_SECURE`: set-user-id, file
-/// capabilities).
+/// Returns whether the process has rights that the process which executed it does not have (`AT_SECURE`: set-user-id,
+/// file capabilities).
 ///
 /// Such a process must not be controlled by its environment, so all `ATRACE_*` variables are ignored.
 pub fn has_elevated_rights() -> bool {
@@ -59,34 +60,34 @@ pub fn has_elevated_rights() -> bool {
 /// Async-signal-safe.
 pub fn capabilities() -> u64 {
     let mut header = [c::CAPABILITY_VERSION, process_id()];
-    // Effective, permitted, inheritable: first the three low halves, then the three high ones.
+    // The effective, permitted and inheritable set: first their three low halves, then their three high halves.
     let mut sets = [0; 6];
     let _ = c::capget(&mut header, &mut sets);
     u64::from(sets[0] | sets[1]) | u64::from(sets[3] | sets[4]) << 32
 }
 
-/// Registers `body` to be called in each child of `fork()`, before `fork()` returns there. Returns false if that
-/// fails.
+/// Registers `body` to be called in each child of `fork()`, before `fork()` returns in the child. Returns false if the
+/// registration fails.
 ///
-/// `body` must be async-signal-safe. It is not called in a child of a bare `clone`. If `body` is in a shared library,
-/// the library stays loaded. May allocate.
+/// `body` must be async-signal-safe. It is not called in a child that was made by the system call `clone` alone. If
+/// `body` is in a shared library, the library stays loaded. May allocate.
 pub fn at_fork(body: extern "C" fn()) -> bool {
     stay_loaded();
     cfg!(miri) || c::pthread_atfork(None, None, Some(body)) == 0
 }
 
-/// Registers three functions to be called at each `fork()`: `before` in the thread that forks, before the fork; after
-/// it, `in_parent` in that thread, and `in_child` in the child. Returns false if that fails.
+/// Registers three functions to be called at each `fork()`: `before` in the thread that forks, before the fork;
+/// `in_parent` in that thread after the fork; and `in_child` in the child. Returns false if the registration fails.
 ///
-/// The functions must be async-signal-safe. They are not called at a bare `clone`. If they are in a shared library, the
-/// library stays loaded. May allocate.
+/// The functions must be async-signal-safe. They are not called if a child is made by the system call `clone` alone. If
+/// they are in a shared library, the library stays loaded. May allocate.
 pub fn around_fork(before: extern "C" fn(), in_parent: extern "C" fn(), in_child: extern "C" fn()) -> bool {
     stay_loaded();
     cfg!(miri) || c::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) == 0
 }
 
-/// Registers `body` to be called when the process ends by `exit` or by returning from `main`. Returns false if that
-/// fails.
+/// Registers `body` to be called when the process ends by `exit` or by returning from `main`. Returns false if the
+/// registration fails.
 ///
 /// `body` is also called in a forked child that ends in this way. If `body` is in a shared library, the library stays
 /// loaded. May allocate.
@@ -111,8 +112,8 @@ pub(crate) fn soft_limit(of: Resource) -> Option<u64> {
     Some(limits[0]).filter(|soft| *soft != NO_LIMIT)
 }
 
-/// Lowers a resource limit of this process to `most`, unless it is lower already. Only a privileged process can raise
-/// it again.
+/// Lowers a resource limit of this process to `most`, unless the limit is lower already. Only a privileged process can
+/// raise the limit again.
 pub(crate) fn lower_limit(of: Resource, most: u64) -> Result<()> {
     let most = most.min(soft_limit(of).unwrap_or(NO_LIMIT));
     c::prlimit(of as libc::c_int, Some(&[most; 2]), &mut [0; 2]).map(drop)
@@ -128,17 +129,17 @@ pub fn fnmatch(pattern: &CStr, text: &CStr) -> bool {
     crate::glob::matches(pattern.to_bytes(), text.to_bytes())
 }
 
-/// Parses a number as C's `strtoull` with base 0 does: after spaces and a sign, a hexadecimal number with
-/// `0x`, an octal number with `0`, or a decimal number.
+/// Parses a number as C's `strtoull` with base 0 does: after optional spaces and an optional sign, a hexadecimal number
+/// with `0x`, an octal number with `0`, or a decimal number.
 ///
-/// Returns the number, or `None` if it is too large, and the rest of the text. If the text does not begin with a number,
+/// Returns the number (`None` if it is too large) and the rest of the text. If the text does not begin with a number,
 /// the number is 0 and the rest is the whole text.
 pub fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
     read(text, c::strtoull)
 }
 
-/// Parses a signed number as C's `strtoimax` with base 0 does, otherwise like
-/// [`number`](crate::process::number).
+/// Parses a signed number as C's `strtoimax` with base 0 does. In all other respects, this is the
+/// same as [`number`](crate::process::number).
 pub fn strtoimax(text: &CStr) -> (Option<i64>, &CStr) {
     read(text, c::strtoimax)
 }

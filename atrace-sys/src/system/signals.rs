@@ -29,8 +29,8 @@ pub(crate) fn is_pending(signal: libc::c_int) -> bool {
     c::sigpending(&mut set) == 0 && c::sigismember(&set, signal) == 1
 }
 
-/// Returns whether the calling thread seems to be in a signal handler, because it is on the alternate signal stack or
-/// blocks a signal that has a handler.
+/// Returns whether the calling thread seems to be in a signal handler, that is, whether it is on the alternate signal
+/// stack or blocks a signal that has a handler.
 ///
 /// This is a guess: a program may block a signal for other reasons, and a handler may leave its signal unblocked.
 pub fn seem_to_be_handled() -> bool {
@@ -68,7 +68,7 @@ impl Drop for Blocked {
     }
 }
 
-/// Removes a pending signal of the calling thread, if there is one.
+/// Removes the signal `signal` from the pending signals of the calling thread, if it is pending.
 ///
 /// This makes a system call directly, because bionic has `sigtimedwait` only since Android 6.
 pub(crate) fn take(signal: libc::c_int) {
@@ -78,7 +78,7 @@ pub(crate) fn take(signal: libc::c_int) {
 /// Writes a line, cut to 1023 bytes, to stderr. If stderr is not ready for writing, or has no reader, the line is
 /// dropped. Allocates.
 pub(crate) fn complain(line: &str) {
-    // A pipe that is ready for writing has room for at least this much.
+    // A pipe that is ready for writing has room for at least 1024 bytes.
     let mut bytes = line.as_bytes()[..line.len().min(1023)].to_vec();
     for byte in bytes.iter_mut().filter(|byte| byte.is_ascii_control()) {
         *byte = b'?';
@@ -88,10 +88,10 @@ pub(crate) fn complain(line: &str) {
     if !file::poll(std::slice::from_mut(&mut place), Some(Duration::ZERO)).is_ok_and(|ready| ready == 1)
         || place.revents != libc::POLLOUT
     {
-        return; // Closed, full, or a pipe or socket without a reader.
+        return; // Stderr is closed or full, or is a pipe or socket without a reader.
     }
-    // The reader may go away at any moment, and a program in the background may be stopped when it writes to its
-    // terminal. The kernel sends SIGPIPE to this thread, and sends no SIGTTOU if this thread blocks it.
+    // If the reader has gone away meanwhile, the kernel sends SIGPIPE to this thread. A program in the background may
+    // be stopped by SIGTTOU when it writes to its terminal, but not if this thread blocks SIGTTOU.
     let was_pending = is_pending(libc::SIGPIPE);
     let _blocked = Blocked::new(&Signals::of([libc::SIGPIPE, libc::SIGTTOU]));
     let written = file::write(libc::STDERR_FILENO, &bytes);

@@ -73,7 +73,7 @@ pub(crate) fn leave_descriptors() -> bool {
 
 /// Closes all descriptors from `first` on. `flags` has the same meaning as in `close_range(2)`. Needs Linux 5.9.
 pub(crate) fn close_range(first: libc::c_int, flags: libc::c_int) -> bool {
-    // The caller gives up the descriptors that are closed. The kernel takes -1 for the highest one.
+    // The caller gives up the descriptors that are closed. The kernel takes -1 for the highest descriptor.
     c::close_range(first, -1, flags).is_ok()
 }
 
@@ -104,11 +104,11 @@ pub fn stack_bounds() -> Option<(usize, usize)> {
         }
     }
     let high = low.addr().checked_add(size)?;
-    // A smaller one is not a stack.
+    // A range of 1024 bytes or less is not a stack.
     (!low.is_null() && size > 1024).then_some((low.addr(), high))
 }
 
-/// Sets the calling thread's cancellation state, and returns the former one.
+/// Sets the calling thread's cancellation state, and returns the former state.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) fn set_cancelable(state: i32) -> i32 {
     let mut old = 0;
@@ -124,7 +124,7 @@ pub(crate) fn set_cancelable(state: i32) -> i32 {
 
 /// Returns whether this process has a thread with this kernel id.
 pub fn is_thread(number: u32) -> bool {
-    // Signal 0 is not sent; the kernel only checks whether it could be.
+    // Signal 0 is not sent; the kernel only checks whether a signal could be sent to the thread.
     let sent = c::tgkill(super::process_id().cast_signed(), number.cast_signed(), 0);
     sent.map_or_else(|error| error != Errno(libc::ESRCH), |_| true)
 }
@@ -134,8 +134,8 @@ pub(crate) fn thread_name(name: &mut [u8; 16]) {
     let _ = c::name_of_thread(name);
 }
 
-/// Returns the mode in which the kernel filters the calling thread's system calls; 0 means no
-/// filter.
+/// Returns the seccomp mode of the calling thread, that is, how the kernel filters the thread's
+/// system calls. 0 means no filter.
 pub(crate) fn seccomp_mode() -> u32 {
     c::seccomp_mode().map_or(0, |mode| mode as u32)
 }

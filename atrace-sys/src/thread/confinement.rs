@@ -1,14 +1,15 @@
 //! Detects, on a helper thread, that the process has given up system calls (seccomp) since the thread
 //! started.
 //!
-//! A process may confine all of its threads at once (`SECCOMP_FILTER_FLAG_TSYNC`), including the helper thread, and the
-//! kernel may end the process for a system call that the filter does not allow. So the check begins with a single
-//! `read`, a call that nearly every filter allows, of the main thread's status file, which was opened before. A filter
-//! for all threads is a filter of the main thread, too, and a program that confines one thread only usually confines
-//! the main thread.
+//! A process may install a seccomp filter for all of its threads at once (`SECCOMP_FILTER_FLAG_TSYNC`), including the
+//! helper thread, and the kernel may end the process for a system call that the filter does not allow. So the check
+//! begins with a single `read`, a call that nearly every filter allows. It reads the main thread's status file, which
+//! was opened before. A filter for all threads is also a filter of the main thread, and a program that installs a
+//! filter for a single thread usually installs it for the main thread.
 //!
-//! The helper thread reads its own status file only if the main thread had ended before the first check. Once a file of a thread's directory in
-//! `/proc` was opened, the end of the process takes its parent some 4 ms more in `wait` (Linux 6.18, two processors).
+//! The helper thread reads its own status file only if the main thread had ended before the first check, because this
+//! has a cost: once a process has opened a file in a thread's directory in `/proc`, its parent waits some 4 ms longer
+//! for its end (Linux 6.18, two processors).
 
 use std::ffi::CStr;
 use std::os::fd::AsRawFd as _;
@@ -20,10 +21,10 @@ const OWN: &CStr = c"/proc/thread-self/status";
 /// The maximum size of a thread's status file, in bytes.
 const STATUS_MAX: usize = 8192;
 
-/// The number of seccomp filters at the first check.
+/// The status file that is examined, and its number of seccomp filters at the first check.
 #[derive(Debug)]
 pub struct Confinement {
-    /// The status file that is examined: that of the main thread, or that of this thread.
+    /// The status file that is examined: the main thread's or this thread's own.
     path: &'static CStr,
     filters: u32,
     /// The open status file. No byte was read from it yet.
@@ -32,18 +33,18 @@ pub struct Confinement {
 }
 
 impl Confinement {
-    /// Examines the main thread or, if the main thread has ended, the calling thread. Only the calling thread may use the
-    /// result. That thread must have a descriptor table of its own, because the status file stays open. If `/proc` is not
-    /// mounted, no filter will be noticed.
+    /// Examines the main thread or, if the main thread has ended, the calling thread. Only the calling thread may use
+    /// the result. The calling thread must have a descriptor table of its own, because the status file stays open. If
+    /// `/proc` is not mounted, no filter will be noticed.
     pub fn now() -> Self {
         let path = if Status::of(MAIN).has_ended() { OWN } else { MAIN };
         Self { path, filters: Status::of(path).filters(), unread: open(path), is_new: false }
     }
 
-    /// Returns whether the thread has a new filter since [`now`](Self::now) was called. Returns true, too, if the main
-    /// thread has ended since, because its file does not show later filters.
+    /// Returns whether the examined thread has got a new filter since [`now`](Self::now) was called. Also returns true
+    /// if the main thread was examined and has ended since, because its status file does not show later filters.
     pub fn is_new(&mut self) -> bool {
-        // A filter stays. So once a new one was found, nothing is opened or read any more.
+        // A filter can't be removed. So once a new filter was found, no file is opened or read any more.
         if !self.is_new {
             let status = Status::read(self.unread.as_ref());
             self.is_new = status.filters() > self.filters || self.path == MAIN && status.has_ended();
@@ -82,8 +83,8 @@ impl Status {
         self.value(b"State:").trim_ascii_start().starts_with(b"Z")
     }
 
-    /// Returns the number of filters. Before Linux 5.9, the number is not shown; this then returns the seccomp mode: 2 if
-    /// there are filters, 0 if there are none.
+    /// Returns the number of filters. Before Linux 5.9, the file does not show this number, and the seccomp mode is
+    /// returned instead: 2 if there are filters, 0 if there are none.
     fn filters(&self) -> u32 {
         let number = self.value(b"Seccomp_filters:");
         let digits = if number.is_empty() { self.value(b"Seccomp:") } else { number };

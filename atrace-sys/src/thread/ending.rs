@@ -1,7 +1,8 @@
 //! Calls a function at the end of each thread that has called [`note`], by the destructor of a thread key.
 //!
 //! glibc has room for the values of 32 keys in each thread, and allocates memory for the values of further keys. If the
-//! key of this module has a higher number, the end of a thread is not noticed, because an event must not allocate.
+//! key of this module is one of these further keys, the end of a thread is not noticed, because code that writes an
+//! event must not allocate.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -20,14 +21,14 @@ extern "C" fn run(place: *mut c_void) {
     }
 }
 
-/// Makes the key. Each ending thread that has called [`note`] calls `at_end` with the number that the thread has
-/// passed to [`note`]. If the caller is in a shared library, the library stays loaded.
+/// Creates the thread key. When a thread that has called [`note`] ends, the thread calls `at_end` with the number that
+/// it has passed to [`note`]. If the caller is in a shared library, the library stays loaded.
 ///
 /// # Errors
 ///
 /// Returns an error if the system has no more thread keys.
 pub fn prepare(at_end: &'static fn(usize)) -> Result<()> {
-    let _ = AT_END.set(at_end); // Only the first call has an effect.
+    let _ = AT_END.set(at_end); // Only the first call of `set` has an effect.
     if KEY.load(Ordering::Acquire) != 0 {
         return Ok(());
     }
@@ -44,14 +45,15 @@ pub fn prepare(at_end: &'static fn(usize)) -> Result<()> {
     Ok(())
 }
 
-/// The number of thread keys whose values have room in each thread without an allocation.
+/// The number of thread keys whose values each thread can store without an allocation.
 const WITHOUT_ALLOCATION: u32 = if cfg!(target_env = "gnu") { 32 } else { u32::MAX };
 
-/// Registers the calling thread: when it ends, the function that was passed to [`prepare`] is called with the
-/// number `place`. Returns false if that is not possible.
+/// Registers the calling thread: when it ends, the function that was passed to [`prepare`] is called with the number
+/// `place`. Returns false if the thread can't be registered.
 pub fn note(place: usize) -> bool {
     let key = KEY.load(Ordering::Acquire).checked_sub(1).filter(|key| *key < WITHOUT_ALLOCATION);
     let Some(key) = key else { return false };
-    // SAFETY: the key is ours. The value is never dereferenced; it must not be null, or there would be no notice.
+    // SAFETY: this module has created the key. The value is never dereferenced. It is not null, because the destructor
+    // of a key is not called for a null value.
     unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, ptr::without_provenance(place + 1)) == 0 }
 }

@@ -1,5 +1,5 @@
-//! Reads and sets the properties that switch tracing. Where the system allows it, reading and setting are one
-//! atomic step.
+//! Reads and sets the properties that switch tracing. On a host (Linux without Android), a change reads and sets the
+//! properties in one atomic step; Android has no lock that makes this possible.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) struct Shared {
 
 #[derive(Clone, Debug)]
 pub(super) enum Owner {
-    /// The properties that this process itself reads. They are never closed.
+    /// The properties that this process itself reads for its events. These properties are never closed.
     Process(&'static Properties),
     /// Properties that are closed when the last `Control` or `Switched` that shares them is dropped.
     Sharers(Arc<Properties>),
@@ -59,7 +59,7 @@ pub(super) trait Read {
         AtraceTag::from_bits_retain(flags.unwrap_or(0)) & AtraceTag::ValidMask
     }
 
-    /// Returns the slots of the list of app patterns.
+    /// Returns the slots of the list of app patterns: the values of `debug.atrace.app_0`, `debug.atrace.app_1` ….
     ///
     /// If a pattern is removed, its slot becomes empty; the patterns after it do not move. So the list is valid at each
     /// moment. If the patterns moved instead, a process that is killed while it moves a pattern would leave that
@@ -69,7 +69,7 @@ pub(super) trait Read {
         (0..number).map(|index| self.text(AppKey::new(index).as_str())).collect()
     }
 
-    /// Returns the app patterns that are in force, as bytes.
+    /// Returns the app patterns that are set (the slots that are not empty), as bytes.
     fn patterns(&self) -> Vec<Vec<u8>> {
         self.slots().into_iter().filter(|slot| !slot.is_empty()).collect()
     }

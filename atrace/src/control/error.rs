@@ -4,8 +4,8 @@ use std::fmt;
 
 use atrace_sys::properties;
 
-/// The reason why tracing could not be switched. `source` returns the error of the property store, if there
-/// was one. The errors of [`Properties`](super::Properties) can be converted into this type.
+/// The reason why tracing could not be switched. The method `source` returns the error of the property store, if this
+/// error was the reason. The errors of [`Properties`](super::Properties) can be converted into this type.
 #[derive(Debug)]
 pub struct Error {
     context: String,

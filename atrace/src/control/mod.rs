@@ -1,8 +1,8 @@
 //! Switches tracing on and off by setting properties, as the command `atrace` does on Android.
 //!
-//! A switch of tracing reaches every process that reads the same properties: on Android all processes, on a host the
-//! processes of the same user. The functions of [`Control`] that switch tracing return a [`Switched`], which lists the
-//! properties that were set. Dropping the [`Switched`] undoes the changes.
+//! A switch of tracing reaches every process that reads the same properties: on Android all processes, on a *host*
+//! (Linux without Android) the processes of the same user. The functions of [`Control`] that switch tracing return a
+//! [`Switched`], which lists the properties that were set. Dropping the [`Switched`] undoes the changes.
 //!
 //! ```no_run
 //! use atrace::control::{Control, ThisProcess};
@@ -17,16 +17,16 @@
 //! # Simultaneous switches
 //!
 //! *Hosts.* A change is made in one step, under the lock of the property store ([`Properties::transaction`]). So no
-//! change is lost. Processes and threads that change properties wait for each other, but at most for the time that
-//! [`Control::patience`] sets. A caller that does not get the lock in time gets an error and has changed nothing. If a
-//! [`Switched`] does not get the lock when it is dropped, it prints on stderr that its changes stay. If a process is
-//! killed in the middle of a change, the list of patterns is still valid, but other processes may notice the change
-//! only at the next change.
+//! change is lost. Processes and threads that change properties wait for the lock, but at most for the time that
+//! [`Control::patience`] sets. If a caller does not get the lock in time, the function returns an error and has changed
+//! nothing. If a [`Switched`] does not get the lock when it is dropped, it prints on stderr that its changes stay. If a
+//! process is killed in the middle of a change, the list of patterns is still valid, but other processes may notice
+//! this change only when the properties are changed again.
 //!
-//! *Android* has no lock for its properties. Only one thread of a process changes properties at a time. After it has
-//! added a pattern or changed the mask of tags, it checks twice, 10 ms apart, whether another process has undone the
-//! change. If so, it sets the properties again, up to eight times. Setting `debug.atrace.*` needs the rights of the
-//! shell or of root.
+//! *Android* has no lock for its properties. Only one thread of a process changes properties at a time. After this
+//! thread has added a pattern or changed the mask of tags, it checks twice, 10 ms apart, whether another process has
+//! undone the change. If so, it repeats the change. After eight attempts, it returns an error. Setting `debug.atrace.*`
+//! needs the rights of the shell or of root.
 
 mod access;
 mod error;
@@ -77,18 +77,19 @@ impl Control {
         self.properties.properties()
     }
 
-    /// Returns the app patterns that are in force, as bytes, because a pattern need not be UTF-8.
+    /// Returns the app patterns that are set. They are returned as bytes, because a pattern need not be UTF-8.
     pub fn patterns(&self) -> Vec<Vec<u8>> {
         self.properties().patterns()
     }
 
-    /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process. If its value is not a number,
-    /// no tag is enabled. The bit of [`AtraceTag::App`] has no meaning here.
+    /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process. If the property's value is not
+    /// a number, no tag is enabled. The bit of [`AtraceTag::App`] has no meaning here, because the app patterns switch
+    /// this tag.
     pub fn tags(&self) -> AtraceTag {
         self.properties().tags()
     }
 
-    /// Switches programs or tags on. [`Target`] lists the types of targets, and what is switched.
+    /// Switches programs or tags on. [`Target`] lists the types of targets, and what is switched for each type.
     ///
     /// Dropping the returned [`Switched`] takes the switch back.
     ///
@@ -100,7 +101,8 @@ impl Control {
         target.enable(self)
     }
 
-    /// Switches programs or tags off. [`Target`] lists the types of targets, and what is switched.
+    /// Switches programs or tags off. [`Target`] lists the types of targets, and what is switched
+    /// for each type.
     ///
     /// Dropping the returned [`Switched`] takes the switch back.
     ///
@@ -111,7 +113,7 @@ impl Control {
         target.disable(self)
     }
 
-    /// Adds the pattern to the list, if the list contains it at most `beside` times.
+    /// Adds the pattern to the list, if the list contains this pattern at most `beside` times.
     fn add(&self, pattern: &[u8], beside: usize) -> Result<Switched, Error> {
         if pattern.is_empty() {
             return Err(Error::new("an empty pattern matches no process"));
@@ -126,8 +128,8 @@ impl Control {
         })
     }
 
-    /// Removes at most `most` of the patterns for which `is_meant` returns true, starting from the end of the list, if
-    /// there are more than `beside` such patterns.
+    /// If `is_meant` returns true for more than `beside` of the listed patterns, removes at most `most` of these
+    /// patterns, starting from the end of the list.
     fn remove(
         &self,
         is_meant: impl Fn(&[u8]) -> bool,
@@ -171,7 +173,8 @@ impl Control {
         match how(&mut switched, &mut store) {
             Ok(()) => Ok(switched),
             Err(reason) => {
-                // This may fail again where `how` failed, when it sets the flags. By then the patterns are restored.
+                // If `how` failed to set the property of the mask of tags, this call may fail for the same reason. It
+                // sets that property last, so the patterns are restored anyway.
                 let _ = switched.put_back(&mut store);
                 Err(reason)
             }
@@ -179,9 +182,9 @@ impl Control {
     }
 }
 
-/// The control of these properties: those of another user ([`Properties::open_uid`]), or those in a file of a host
-/// ([`Properties::open_path`], [`Properties::open_existing`]). The properties are closed when the control, its clones and
-/// the [`Switched`] values that they returned are dropped.
+/// Makes a control of the given properties, such as the properties of another user ([`Properties::open_uid`]) or, on a
+/// host, the properties in a file ([`Properties::open_path`], [`Properties::open_existing`]). The properties are closed
+/// when the control, its clones and the [`Switched`] values that these returned are dropped.
 ///
 /// # Examples
 ///

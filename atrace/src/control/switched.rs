@@ -3,7 +3,7 @@
 //! # Order
 //!
 //! The property `debug.atrace.tags.enableflags` holds the mask of enabled tags. Processes read all properties again
-//! when that property is set. So after a change of the app patterns, the property is set to the value that it already
+//! when this property is set. So after a change of the app patterns, this property is set to the value that it already
 //! has.
 //!
 //! The list of app patterns has slots (`debug.atrace.app_0` …) and a length (`debug.atrace.app_number`). A new
@@ -14,14 +14,15 @@
 //! # Taking back
 //!
 //! Each step of a change is recorded as an [`Undo`]. The steps are undone in reverse order. Other processes may have
-//! changed the properties meanwhile. So a pattern is searched for again, and only the tags that this change has
-//! switched are switched back. If the resulting mask equals the old mask, the property gets its old text again.
+//! changed the properties meanwhile. So a pattern that must be removed is searched for again, and only the tags that
+//! this change has switched are switched back. If the resulting mask equals the mask before the change, the property
+//! gets its old text again.
 //!
 //! # Without a lock
 //!
 //! On Android another process may set the properties at the same time. So after a pattern was added or the mask was
-//! changed, the process checks twice, [`PAUSE`] apart, whether the change still holds. If not, it repeats the change,
-//! up to [`ATTEMPTS`] times.
+//! changed, the process checks twice, [`PAUSE`] apart, whether the change still holds. If not, it repeats the change.
+//! It makes at most [`ATTEMPTS`] attempts.
 
 use std::fmt;
 use std::time::Duration;
@@ -40,8 +41,8 @@ const ATTEMPTS: usize = 8;
 /// The time between the two checks whether a property still has its value.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Returns whether the condition `so` holds now and still holds after [`PAUSE`]. Returns true without a check if no
-/// other process can set properties.
+/// Returns whether the condition `so` holds now and still holds after [`PAUSE`]. If no other process can set properties
+/// meanwhile, returns true without a check.
 fn stays(store: &dyn Access, so: impl Fn(&dyn Access) -> bool) -> bool {
     store.is_alone()
         || so(store) && {
@@ -78,11 +79,11 @@ pub(super) enum Undo {
 /// The changes of the properties that a function of [`Control`](super::Control) made. Dropping the `Switched` undoes
 /// the changes.
 ///
-/// Only these changes are undone. Patterns and tags that other processes have changed since then stay. `Display`
-/// lists the properties that were set, in order, one per line: `key: "before" -> "after"`. The value before is empty
-/// if the property was not set.
+/// Only these changes are undone. Patterns and tags that other processes have changed since then stay. `Display` lists
+/// the properties that were set, in order, one per line: `key: "before" -> "after"`. `before` is empty if the property
+/// was not set.
 ///
-/// In a forked child, dropping a copy undoes nothing, because the changes belong to the parent.
+/// If a forked child drops its copy of a `Switched`, nothing is undone, because the changes belong to the parent.
 #[derive(Debug)]
 #[must_use = "the switch is taken back when this is dropped"]
 pub struct Switched {
@@ -90,7 +91,7 @@ pub struct Switched {
     by: Generation,
     changes: Vec<Change>,
     pub(super) undo: Vec<Undo>,
-    /// The text to which the mask of enabled tags was set, and its text before.
+    /// The text to which the property of the mask of enabled tags was last set, and the property's text before that.
     flags: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -162,7 +163,7 @@ impl Switched {
         if let (Err(_), Some(index)) = (&added, taken)
             && store.text(slot_key(index).as_str()) == pattern
         {
-            // The error is that of the attempt to add the pattern, whether or not this works.
+            // The caller gets the error of the attempt to add the pattern, even if this removal fails, too.
             let _ = self.empty_slot(store, index).and_then(|()| self.shorten(store));
         }
         added
@@ -211,7 +212,8 @@ impl Switched {
         if number == slots.len() {
             return Ok(());
         }
-        // A number that is not set means zero. If it was not set before, it is cleared instead of set to zero.
+        // A property `APP_NUMBER` that is not set means zero. If it was not set before this switch, it is cleared
+        // instead of set to zero.
         let first = self.changes.iter().find(|change| change.key == APP_NUMBER);
         if number == 0 && first.is_some_and(|first| first.before.is_empty()) {
             return self.set(store, APP_NUMBER, b"");
@@ -233,7 +235,8 @@ impl Switched {
             let present = store.text(FLAGS);
             let tags = change.map(|(on, off)| (store.tags() | on) - off);
             let written = match (&self.flags, tags) {
-                // Restores the exact text from before this switch, if it means the tags that are wanted.
+                // Restores the exact text that the property had before this switch, if this text stands for the wanted
+                // tags.
                 (Some((after, before)), _)
                     if *after == present
                         && tags.is_none_or(|tags| flags::parse_mask(before).unwrap_or(0) == tags.bits()) =>
@@ -242,7 +245,7 @@ impl Switched {
                 }
                 (_, Some(tags)) => format!("{:#x}", tags.bits()).into_bytes(),
                 (_, None) if flags::parse_mask(&present).is_some() => present.clone(),
-                // The value is not a number, with which no tag would be enabled.
+                // The present value is not a number, so no tag would be enabled.
                 (_, None) => b"0".to_vec(),
             };
             self.set(store, FLAGS, &written)?;

@@ -20,13 +20,15 @@ use crate::AtraceTag;
 ///
 /// # Patterns
 ///
-/// A pattern enables [`AtraceTag::App`] in the processes whose argv\[0\] it matches. On a host, it is enough if the last
-/// path component of argv\[0\] matches. In a pattern, `*` matches any text, including `/`. `?` and `[…]` are special, too;
-/// a backslash is not. A pattern has 1 to 91 bytes without NUL; Android also requires UTF-8.
+/// A pattern enables [`AtraceTag::App`] in the processes whose argv\[0\] it matches. On a host, it is enough if the
+/// last path component of argv\[0\] matches. In a pattern, `*` matches any text, including `/`. `?` and `[…]` have the
+/// meaning that they have in shell patterns; a backslash is an ordinary character. A pattern has 1 to 91 bytes, none of
+/// which is NUL. Android also requires UTF-8.
 ///
-/// The list may contain the same pattern several times, once for each caller of `enable`. The number of a pair says how
-/// many entries belong to other callers. On a host, no other process can change the list between the check and the
-/// change. So even if several processes enable `("name", 0)` at once, the pattern is listed once.
+/// The list may contain the same pattern several times, once for each caller of `enable`. The number in a pair of a
+/// pattern and a number says how many of these entries belong to other callers. On a host, no other process can change
+/// the list between the check of the number and the change. So even if several processes enable `("name", 0)` at once,
+/// the pattern is listed once.
 ///
 /// A removed pattern may also match other processes. The tag is then disabled in these processes, too, unless another
 /// pattern matches them.
@@ -60,8 +62,8 @@ impl<T: Switch> Target for T {}
 /// This process, as a [`Target`] of a switch.
 ///
 /// The pattern that [`Control::enable`] adds is the name of the process (argv\[0\]). If the name is too long for a
-/// property (91 bytes), the pattern is `*` and the end of the name, such as `*/name`. Other programs may match it, too.
-/// The [`Switched`] shows the pattern.
+/// property (91 bytes), the pattern is `*` and the end of the name, such as `*/name`. Such a pattern may also match
+/// other programs. The [`Switched`] shows the pattern.
 #[derive(Clone, Copy, Debug)]
 pub struct ThisProcess;
 

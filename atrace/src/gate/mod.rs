@@ -2,8 +2,8 @@
 //!
 //! # Why
 //!
-//! Tracing is off nearly always, so an event must cost next to nothing while it is off. But other processes switch
-//! tracing on and off, so the enabled tags can't be cached without a way to notice a switch.
+//! Tracing is off nearly always, so an event must cost next to nothing while tracing is off. But other processes switch
+//! tracing on and off. So a process may cache the enabled tags only if it has a way to notice a switch.
 //!
 //! # How it works
 //!
@@ -16,25 +16,24 @@
 //! - the *foreign word*: enabled tags that other code stores, either libcutils or Perfetto's producer.
 //!
 //! The tag is off if the serials are equal, no thread has claimed the local word in order to read the properties, and
-//! neither the local nor the foreign word has the tag's bit set. [`Gate::look`] and [`Mask`] arrange the words so
-//! that a single test covers all three conditions. The check is inlined into the caller; it makes no call and takes
-//! no lock.
+//! neither the local nor the foreign word has the tag's bit set. [`Gate::look`] and [`Mask`] combine the words so that
+//! a single test covers all three conditions. The check is inlined into the caller; it makes no call and takes no lock.
 //!
-//! In all other cases the caller leaves the fast path. If the serial has changed, or a thread is reading the
-//! properties right now, `refresh.rs` reads them again. So the first event after a switch notices the switch, and
-//! no thread polls. (libandroid may notice it a moment later.)
+//! In all other cases the event leaves the fast path. If the serial has changed, or a thread is reading the properties
+//! right now, `refresh.rs` reads them again. So the first event after a switch notices the switch, and no thread polls.
+//! (libandroid may notice it a moment later.)
 //!
 //! A flags property that does not exist yet has no serial. Until the property exists, the gate compares the serial
 //! of the whole property store, which changes when a property is added.
 //!
-//! The gate chooses no backend; `backend.rs` does. But it knows which words there are: libcutils' mask or the word with
-//! the tags of Perfetto's sessions, and in the latter two bits, [`ASK`] and [`COMPARE`], with which the producer says
-//! that it must be asked before the tags count.
+//! The gate chooses no backend; `backend.rs` does. But the gate knows which words can be its foreign word: libcutils'
+//! mask of tags, or the word with the tags of Perfetto's sessions. In the latter, the bits [`ASK`] and [`COMPARE`] mean
+//! that Perfetto's producer must be asked before the tags are valid.
 //!
 //! # Threading
 //!
-//! `word.rs` explains how threads publish the tags that they have read, without locks. So a forked child never
-//! inherits a held lock.
+//! `word.rs` explains how threads publish the tags that they have read. They do so without locks, so a forked child
+//! never inherits a held lock.
 
 mod word;
 
@@ -46,11 +45,12 @@ use crate::AtraceTag;
 use crate::producer::{ASK, COMPARE};
 use crate::sync::AtomicRef;
 
-/// The bit of the local word which says that `atrace_set_tracing_enabled(false)` has disabled tracing in this
-/// process.
+/// The bit of the [local word](Gate::local) which says that `atrace_set_tracing_enabled(false)` has disabled tracing in
+/// this process.
 pub(crate) const DISABLED_BIT: u64 = 1 << 31;
-/// The bits of the exclusive-or of the local word and the current serial which show that the properties must be read
-/// again: at least one of these bits is set if the serial has changed or the local word is claimed.
+/// The bits which show that the properties must be read again, in the exclusive-or of the [local word](Gate::local) and
+/// the current serial: at least one of these bits is set if the serial has changed, or if a thread has claimed the
+/// local word (is reading the properties).
 const CHANGED: u64 = 0xffff_ffff << SERIAL_SHIFT | CLAIMED;
 const TAGS: u64 = AtraceTag::ValidMask.bits();
 
@@ -66,10 +66,12 @@ pub(crate) static GATE: Gate = Gate {
     claims: AtomicU32::new(0),
 };
 
-/// The tags that Perfetto's sessions want: the gate's foreign word, unless that is libcutils' mask.
+/// The word with the tags that Perfetto's sessions want. This word is also the gate's [foreign word](Gate::foreign),
+/// unless the foreign word is libcutils' mask.
 static SESSIONS: AtomicRef<AtomicU64> = AtomicRef::new(&NO_TAGS);
 
-/// Makes `tags` the word with the tags that Perfetto's sessions want, and also the foreign word if `is_foreign`.
+/// Makes `tags` the word with the tags that Perfetto's sessions want and, if `is_foreign` is true, also the gate's
+/// [foreign word](Gate::foreign).
 pub(crate) fn see_sessions(tags: &'static AtomicU64, is_foreign: bool) {
     SESSIONS.set(tags);
     if is_foreign {
@@ -78,7 +80,7 @@ pub(crate) fn see_sessions(tags: &'static AtomicU64, is_foreign: bool) {
 }
 
 /// The bits that a check at the gate found when the tag may be enabled: bits of enabled tags, of a changed serial, or
-/// of a claim of the local word.
+/// of a claim (a thread is reading the properties).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GateCheck(u64);
 
@@ -88,11 +90,11 @@ pub(crate) fn check(tag: AtraceTag) -> Option<GateCheck> {
     Mask::of(tag).check()
 }
 
-/// The bits that the check of a tag tests. A tracer whose tag is not a constant computes them once.
+/// The bits that the check of a tag tests. A tracer whose tag is not a constant computes these bits once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mask {
     local: u64,
-    /// Only the bits of tags: the mask for the foreign word.
+    /// The bits that are tested in the [foreign word](Gate::foreign): only the bits of the tag.
     foreign: u32,
 }
 
@@ -111,8 +113,8 @@ impl Mask {
         (found != 0).then_some(GateCheck(found))
     }
 
-    /// Returns whether a session of Perfetto's may want one of the tags. Perfetto's producer changes the word when a
-    /// session begins or ends, without changing a serial.
+    /// Returns whether a session of Perfetto's may want one of the tags. Perfetto's producer changes the word of the
+    /// sessions' tags when a session begins or ends, without changing a serial.
     #[inline(always)]
     pub(crate) fn is_in_session(self) -> bool {
         SESSIONS.get().load(Ordering::Relaxed) as u32 & self.foreign != 0
@@ -127,9 +129,10 @@ impl GateCheck {
     }
 }
 
-/// Returns true only if Perfetto's sessions want at least one of `tags`, and the local word enables none of them. The
-/// result may be false even if this is so, for example if the foreign word is libcutils' mask. The caller must have found
-/// at the gate that one of the tags may be enabled, because this function does not compare serials.
+/// Returns true only if Perfetto's sessions want at least one of `tags`, and the [local word](Gate::local) enables none
+/// of them. The result may be false even if both conditions hold, for example if the [foreign word](Gate::foreign) is
+/// libcutils' mask. The caller must have found at the gate that one of the tags may be enabled, because this function
+/// does not compare serials.
 #[inline(always)]
 pub(crate) fn is_only_in_sessions(tags: u64) -> bool {
     let sessions = SESSIONS.get();
@@ -147,7 +150,7 @@ pub(crate) fn tags() -> Option<AtraceTag> {
     (local & CHANGED == 0 && foreign & COMPARE == 0).then(|| tags_of(local, foreign))
 }
 
-/// Returns the enabled tags of the local word, or `None` if the properties must be read first.
+/// Returns the enabled tags of the [local word](Gate::local), or `None` if the properties must be read first.
 pub(crate) fn local_tags() -> Option<AtraceTag> {
     let (local, _) = GATE.look();
     (local & CHANGED == 0).then(|| tags_of(local, 0))
@@ -158,8 +161,9 @@ pub(crate) fn forget() {
     GATE.claim();
 }
 
-/// Returns the serial that was last published in the local word, and the tags that are enabled in the local or the
-/// foreign word. Returns `None` while a thread has claimed the local word in order to read the properties.
+/// Returns the serial that was last published in the [local word](Gate::local), and the tags that are enabled in the
+/// local word or the [foreign word](Gate::foreign). Returns `None` while a thread has claimed the local word in order
+/// to read the properties.
 pub(crate) fn published() -> Option<(u32, AtraceTag)> {
     let local = GATE.local.load(Ordering::Acquire);
     let tags = tags_of(local, GATE.foreign.get().load(Ordering::Relaxed));
@@ -170,8 +174,8 @@ fn tags_of(local: u64, foreign: u64) -> AtraceTag {
     if local & DISABLED_BIT != 0 || foreign & AtraceTag::NotReady.bits() != 0 {
         AtraceTag::NotReady
     } else {
-        // With `ASK`, the process connects to Perfetto's service at its first event. Until then, the word's tags mean
-        // nothing.
+        // If the bit `ASK` is set, the process connects to Perfetto's service at its first event. Until then, the tags
+        // of the foreign word are not valid.
         let foreign = if foreign & ASK == 0 { foreign } else { 0 };
         AtraceTag::from_bits_retain((local | foreign) & TAGS)
     }

@@ -18,19 +18,20 @@
 //! 3. The thread publishes the tags by a compare-and-swap, which succeeds only if the word still has the
 //!    thread's claim.
 //!
-//! A later claim makes the earlier thread's publication fail; the result of the later thread is at least as new. While
-//! the word is claimed, every event reads the properties itself. No thread waits.
+//! If another thread claims the word later, the publication of the earlier thread fails. Nothing is lost by this,
+//! because the later thread's result is at least as new. While the word is claimed, every event reads the properties
+//! itself. No thread waits.
 //!
 //! # The serial's word
 //!
 //! The reference `serial` changes at most twice: to the serial of the whole store, and, once the flags property
-//! exists, to the serial of that property. The first thread that finds the property claims the local word a second
-//! time, and then sets `serial`. Threads with an older claim may have found no property, but they can't publish any
-//! more. Threads that claim later find the property.
+//! (`debug.atrace.tags.enableflags`) exists, to the serial of this property. The first thread that finds the property
+//! claims the local word a second time, and then sets `serial`. Threads with an older claim may not have found the
+//! property, but they can't publish any more. Threads that claim the word later find the property.
 //!
-//! An event may load one word before this change and the other word after it. It then compares words that do not belong
-//! together. If the serials in the two words happen to be equal, the event is lost, as if tracing were off. The next
-//! event is not lost.
+//! An event may load one of the two words (the current serial and the local word) before this change, and the other
+//! word after it. Then it compares words that do not belong together. If the serials in the two words happen to be
+//! equal, the event is lost, as if tracing were off. The next event is not lost.
 
 use crate::sync::AtomicRef;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -43,9 +44,11 @@ pub(crate) const CLAIMED: u64 = 1 << 30;
 #[repr(align(32))]
 pub(crate) struct Gate {
     pub(crate) serial: AtomicRef<AtomicU32>,
+    /// The *local word*: the serial and the enabled tags when the properties were last read, or a thread's claim.
     pub(crate) local: AtomicU64,
+    /// The *foreign word*: enabled tags that libcutils or Perfetto's producer stores.
     pub(crate) foreign: AtomicRef<AtomicU64>,
-    /// The number of claims so far, from which the next claim gets its number.
+    /// The number of times that a thread has claimed the local word. The next claim gets this number.
     pub(crate) claims: AtomicU32,
 }
 
@@ -57,47 +60,48 @@ pub(crate) struct Serial {
     /// event reads the properties itself.
     pub(crate) word: Option<&'static AtomicU32>,
     pub(crate) value: u32,
-    /// Whether this serial belongs to the flags property, rather than to the whole store.
+    /// Whether this serial belongs to the property `debug.atrace.tags.enableflags` (the flags property), rather than to
+    /// the whole property store.
     pub(crate) is_property: bool,
 }
 
 impl Gate {
-    /// Returns the exclusive-or of the local word and the current serial, and returns the foreign word. The upper half
-    /// of the first word is 0 if the serial has not changed.
+    /// Returns two words: the exclusive-or of the [local word](Self::local) and the current serial, and the [foreign
+    /// word](Self::foreign). The upper half of the exclusive-or is 0 if the serial has not changed.
     #[inline(always)]
     pub(crate) fn look(&self) -> (u64, u64) {
-        // Relaxed is enough: the answer "off" reads nothing that depends on this load. The word may lie in memory that is
-        // mapped read-only.
+        // Relaxed is enough: if the tag is off, the event reads nothing that depends on this load. The serial may lie
+        // in memory that is mapped read-only.
         let serial = self.serial.get().load(Ordering::Relaxed);
         let local = self.local.load(Ordering::Acquire) ^ (u64::from(serial) << SERIAL_SHIFT);
         (local, self.foreign.get().load(Ordering::Relaxed))
     }
 
-    /// Claims the local word and returns the claim. The caller then reads the properties, and may publish the result
-    /// unless another thread has claimed the word since.
+    /// Claims the [local word](Self::local) for the calling thread, and returns the claim. The caller then reads the
+    /// properties, and may publish the result unless another thread has claimed the word since.
     pub(super) fn claim(&self) -> u64 {
         let number = self.claims.fetch_add(1, Ordering::Relaxed);
         let claim = u64::from(number) << SERIAL_SHIFT | CLAIMED;
-        // Acquire and release: a thread that claims later sees all that happened before this claim, so what it finds is at
+        // Acquire and release: a thread that claims later sees all that happened before this claim, so its result is at
         // least as new.
         self.local.swap(claim, Ordering::AcqRel);
         claim
     }
 
-    /// Claims the local word, calls `serial` to read the serial and then `find` to read the enabled tags, and
-    /// publishes the tags.
+    /// Claims the [local word](Self::local), calls `serial` to read the serial and then `find` to read the enabled
+    /// tags, and publishes the tags.
     ///
-    /// `find` returns two values: the bits to publish, or `None` if they must not be published; and the result for
-    /// the caller. `read` returns the result, and whether the bits were published. `nothing` is the word to which the
-    /// field `serial` refers at first.
+    /// `find` returns two values: the bits to publish, or `None` if they must not be published; and the result for the
+    /// caller. `read` returns the result, and whether the bits were published. `nothing` is the word to which the field
+    /// `serial` refers initially.
     pub(crate) fn read<T>(
         &self,
         nothing: &'static AtomicU32,
         mut serial: impl FnMut() -> Serial,
         find: impl FnOnce(&Serial) -> (Option<u64>, T),
     ) -> (T, bool) {
-        // `begin` and `publish` are functions of their own, so that their variables are not on the stack during `find`. It may
-        // be a signal handler's stack.
+        // `begin` and `publish` are functions of their own, so that their variables are not on the stack during `find`.
+        // The stack may be that of a signal handler, which is small.
         let (claim, serial) = self.begin(&mut serial);
         let (bits, answer) = find(&serial);
         let is_published = bits.is_some_and(|bits| self.publish(nothing, claim, &serial, bits));
@@ -124,11 +128,12 @@ impl Gate {
     #[inline(never)]
     fn publish(&self, nothing: &'static AtomicU32, claim: u64, found: &Serial, bits: u64) -> bool {
         let Some(word) = found.word else { return false };
-        // Before the local word is set. This is safe: if the reference does not match the local word, every event reads the
-        // properties itself. If the reference is to the flags property already, this does nothing.
+        // Sets the reference before the local word. This order is safe: as long as the serial does not match the local
+        // word, every event reads the properties itself. If the reference already leads to the flags property, this
+        // does nothing.
         let _ = self.serial.replace(nothing, word);
         let found = u64::from(found.value) << SERIAL_SHIFT | bits;
-        // Fails if another thread has claimed the word since; what that thread finds is at least as new.
+        // Fails if another thread has claimed the word since; the result of that thread is at least as new.
         self.local.compare_exchange(claim, found, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }

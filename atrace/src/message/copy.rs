@@ -2,13 +2,13 @@
 //!
 //! Suspect bytes are control characters (below 0x20, and 0x7f), `<`, and `|` if the caller asks for it.
 //!
-//! - *Short texts*, less than 32 bytes, are copied as two pieces of equal size, which may overlap. The same pieces
-//!   are tested, 16 bytes at a time.
+//! - *Short texts*, less than 32 bytes, are copied as two pieces of equal size, which may overlap. The same pieces are
+//!   tested for suspect bytes, 16 bytes at a time.
 //! - *Long texts* are copied in one pass: on a processor with AVX2 in vectors, otherwise in a loop that the compiler
-//!   can vectorise. With AVX2, the pass computes three values for each lane: the minimum of the bytes, the minimum of
-//!   the bytes xor `<` (and, if `|` is suspect, of the bytes xor `|`), and the maximum of the bytes as signed numbers.
-//!   There was a suspect byte in a lane exactly if the first value is below 0x20, the second is 0, or the third is
-//!   0x7f. So the pass needs no branch for each byte.
+//!   can vectorise. With AVX2, the pass computes three values for each lane (a byte's position in a vector): the
+//!   minimum of the bytes, the minimum of the bytes xor `<` (and, if `|` is suspect, of the bytes xor `|`), and the
+//!   maximum of the bytes as signed numbers. A lane had a suspect byte exactly if its first value is below 0x20, its
+//!   second value is 0, or its third value is 0x7f. So the pass needs no branch for each byte.
 
 use std::mem::MaybeUninit;
 
@@ -26,8 +26,8 @@ const fn is_suspect(byte: u8, bar: bool) -> bool {
     is_unsafe(byte) || byte == b'<' || (bar && byte == b'|')
 }
 
-/// Copies `from` to `to`, which must have the same length. Returns whether the text has a suspect byte. If `bar` is
-/// true, `|` is suspect, too.
+/// Copies `from` to `to`, which must have the same length. Returns whether the text has a suspect byte
+/// ([`is_suspect`]). If `bar` is true, `|` is suspect, too.
 #[inline(always)]
 pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
     if from.len() < SHORT {
@@ -78,7 +78,7 @@ pub(super) fn copy_short(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> 
     are_suspect((u128::from(both[0]) << 64 | u128::from(both[1])).to_ne_bytes(), &[], bar)
 }
 
-/// Returns whether one of the bytes of the chunks is suspect.
+/// Returns whether one of the bytes of the chunks is suspect ([`is_suspect`]).
 #[cfg(target_arch = "x86_64")]
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
@@ -92,7 +92,7 @@ fn are_suspect(first: [u8; 16], others: &[[u8; 16]], bar: bool) -> bool {
             let bytes = _mm_set_epi64x((chunk >> 64) as i64, chunk as i64);
             let are_control = _mm_cmpeq_epi8(bytes, _mm_min_epu8(bytes, all(0x1f)));
             let are_delete = _mm_cmpeq_epi8(bytes, all(0x7f));
-            // `|` and `<` differ in one bit, which is cleared.
+            // `|` and `<` differ in one bit. This bit is cleared, so that `|` becomes `<`.
             let angles = if bar { _mm_and_si128(bytes, all(!(b'|' ^ b'<'))) } else { bytes };
             let are_angles = _mm_cmpeq_epi8(angles, all(b'<'));
             _mm_or_si128(are_control, _mm_or_si128(are_delete, are_angles))
@@ -105,7 +105,7 @@ fn are_suspect(first: [u8; 16], others: &[[u8; 16]], bar: bool) -> bool {
     }
 }
 
-/// Returns whether one of the bytes of the chunks is suspect.
+/// Returns whether one of the bytes of the chunks is suspect ([`is_suspect`]).
 #[cfg(not(target_arch = "x86_64"))]
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
@@ -117,16 +117,16 @@ fn are_suspect(first: [u8; 16], others: &[[u8; 16]], bar: bool) -> bool {
     others.iter().fold(suspect(first), |found, chunk| found | suspect(*chunk))
 }
 
-/// Returns whether one of the eight bytes of `word` is suspect. The tests set the high bit of each byte that is not
-/// suspect; no carry goes from one byte to the next, so the result is exact. (Cf. H. S. Warren, "Hacker's Delight",
-/// "Find first 0-byte".)
+/// Returns whether one of the eight bytes of `word` is suspect ([`is_suspect`]). The tests set the high bit of each
+/// byte that is not suspect; the sums do not carry from one byte to the next, so the result is exact. (Cf. H. S.
+/// Warren, "Hacker's Delight", "Find first 0-byte".)
 #[cfg(any(test, not(target_arch = "x86_64")))]
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn word_is_suspect(word: u64, bar: bool) -> bool {
     const ONES: u64 = u64::MAX / 0xff;
     const HIGH: u64 = ONES * 0x80;
-    // Sets the high bit of each lane whose low seven bits are at least `n`.
+    // Sets the high bit of each byte whose low seven bits are at least `n`.
     let at_least = |value: u64, n: u64| (value & !HIGH) + ONES * (0x80 - n);
     let differs = |byte: u8| {
         let other = word ^ (ONES * u64::from(byte));
@@ -143,7 +143,8 @@ fn word_is_suspect(word: u64, bar: bool) -> bool {
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn copy_long<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool {
-    // In an unoptimised build the vectors would take 2.5 KiB of stack. Unit tests have that.
+    // The vectors would take 2.5 KiB of stack in an unoptimised build. So only optimised builds and unit tests, which
+    // have enough stack, use them.
     #[cfg(all(target_arch = "x86_64", any(test, not(debug_assertions))))]
     if from.len() == to.len() && from.len() >= SHORT && std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has AVX2, and both slices have `from.len()` bytes, at least a vector's, as was just checked. They

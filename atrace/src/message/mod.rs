@@ -12,23 +12,23 @@
 //! - 0x00–0x1F and 0x7F become `?`. A newline would forge an event, and a NUL would swallow one.
 //! - `|` becomes `/`, except in the name of a begin, because that name extends to the end of the line.
 //! - The `<` of `</script>` becomes `?`, because Perfetto takes `</script>` for the end of the trace.
-//! - An empty text becomes `?`, except the name of a begin, because Perfetto refuses events in which any other text is
-//!   empty.
+//! - An empty text becomes `?`, except the name of a begin, because Perfetto refuses events with any other empty text.
 //!
 //! # Truncation
 //!
-//! A text that is too long is cut at a character boundary. The name is cut first. The name of a track is cut only if it
-//! leaves no room for one character of the event's name and the longest cookie. So the name of a track is the same in
-//! all of its events.
+//! A text that is too long is cut at a character boundary. The event's name is cut first. The name of a track is cut
+//! only if it would leave no room for one character of the event's name and the longest cookie. This limit is the same
+//! for all kinds of events, so the name of a track is the same in all of its events.
 //!
 //! # Speed
 //!
 //! Texts rarely need replacements. So a text is copied unchanged while it is scanned for bytes that may need a
-//! replacement ([`copy()`]). The text is processed again, byte by byte, only if it has such a byte. Bytes of a text
+//! replacement ([`copy()`]). The text is processed again, byte by byte, only if it has such a byte. The bytes of a text
 //! that do not fit into the message are not read.
 //!
-//! The encoder is inlined into one function for each kind of event. In an unoptimised build such a function would
-//! need 7 KiB of stack, more than a signal handler may have. So with `debug_assertions` its parts are not inlined.
+//! The encoder is inlined into one function for each kind of event. In an unoptimised build such a function would need
+//! 7 KiB of stack, more than a signal handler may have. So the functions of the encoder are not inlined in a build with
+//! `debug_assertions`.
 
 #![expect(
     unsafe_code,
@@ -52,7 +52,7 @@ use atrace_sys::text::cut;
 use self::copy::{copy, has_suspect, is_unsafe};
 pub use self::pieces::TextBuffer;
 
-/// The maximum length of a message in bytes: libcutils' buffer of 1024 bytes less its NUL.
+/// The maximum length of a message in bytes: the size of libcutils' buffer, 1024 bytes, minus the NUL at its end.
 pub(crate) const MESSAGE_MAX: usize = 1023;
 
 /// The number of bytes that stay free after the name of a track: for a `|`, one character of a name, a `|`, and the
@@ -61,8 +61,8 @@ const BEHIND_TRACK: usize = 1 + 4 + 1 + 11;
 
 /// The kind of a message. Some kinds have a number, with which the message ends.
 ///
-/// All numbers have 64 bits, so that a `Kind` is passed in registers. Cookies and the values of [`Int`](Self::Int) are
-/// in the range of an `i32`.
+/// All these numbers have 64 bits, so that a `Kind` is passed in registers. Cookies and the values of
+/// [`Int`](Self::Int) are in the range of an `i32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Begin,
@@ -153,7 +153,7 @@ impl Message {
         Self { buffer: [const { MaybeUninit::uninit() }; MESSAGE_MAX + 1], len: 0, has_angle: false }
     }
 
-    /// Builds `KIND|pid`, then `|track` and `|name` if given, and `|number` if the kind has one. Returns the
+    /// Builds `KIND|pid`, then `|track` and `|name` if given, and `|number` if the kind has a number. Returns the
     /// positions of the track and the name.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
@@ -300,7 +300,7 @@ impl Message {
         whole
     }
 
-    /// Makes the replacements in the part of the message from `start` on, which was appended unchanged.
+    /// Makes the replacements in the text from `start` to the end of the message. This text was appended unchanged.
     #[inline(never)]
     fn check(&mut self, start: usize, replacement: Replacement) {
         let text = self.bytes().get(start..).unwrap_or_default();
@@ -403,12 +403,13 @@ pub struct NameWriter<'a> {
     /// first piece of the name. The first piece is scanned while it is copied, because many names consist of one
     /// piece.
     first: usize,
-    /// The maximum length of the message up to the end of its name. When a text was cut, this is set to the current
-    /// length.
+    /// The maximum length of the message up to the end of its name. When a text is cut, `limit` is set to the current
+    /// length, so that no text can follow.
     limit: usize,
     replacement: Replacement,
-    /// Whether the name has a piece that was not scanned yet, or in which a suspect byte was found. A formatter writes
-    /// many small pieces, and scanning each of them costs several times as much as scanning all of them at the end.
+    /// Whether the name has a piece that was not yet scanned for bytes that must be replaced, or in which the scan
+    /// found a byte that may have to be replaced. A formatter writes many small pieces, and scanning each of them costs
+    /// several times as much as scanning all of them at the end.
     unchecked: bool,
 }
 
@@ -440,8 +441,8 @@ impl<F: FnOnce(&mut NameWriter<'_>)> WriteName for F {
     }
 }
 
-/// A value of [`NameWriter::first`] that no message's length equals. With this value, no piece is scanned while it is
-/// copied.
+/// A value of [`NameWriter::first`] that is longer than any message. With this value, no piece of the name is scanned
+/// while it is copied.
 const NOWHERE: usize = usize::MAX;
 
 impl NameWriter<'_> {
@@ -470,7 +471,7 @@ impl NameWriter<'_> {
         if let Some(text) = value.as_str() {
             return self.push_str(text);
         }
-        // It usually consists of several pieces.
+        // The formatted text usually consists of several pieces, so its first piece is not scanned separately.
         self.first = NOWHERE;
         // An error means that the message is full or that a value's formatting failed. The text written so far stays.
         self.catching(|writer| _ = fmt::Write::write_fmt(writer, value));

@@ -1,4 +1,4 @@
-//! Appends pieces of text to a message unchanged. Bytes are replaced later.
+//! Appends pieces of text to a message unchanged. Bytes that must be replaced are replaced later.
 //!
 //! A formatter writes many small pieces. Scanning each of them for bytes that must be replaced would cost several
 //! times as much as scanning the whole name at its end. So the functions here set [`NameWriter::unchecked`], and
@@ -23,7 +23,7 @@ impl NameWriter<'_> {
         // No overflow: the pieces are in memory, so their lengths add up to far less than 2^64.
         let end = pieces.iter().fold(start as u64, |end, piece| end + piece.len() as u64);
         if end > self.limit as u64 {
-            // A copy, so that the pieces of the fast path stay in registers.
+            // Passes a copy, so that the pieces of the fast path stay in registers.
             return self.push_what_fits(&{ pieces });
         }
         self.unchecked = true;
@@ -72,7 +72,7 @@ impl NameWriter<'_> {
         if self.is_full() { Err(fmt::Error) } else { Ok(()) }
     }
 
-    /// Returns the length in bytes of the message so far, including the part before the name.
+    /// Returns the length in bytes of the message that was written so far, including the part before the name.
     #[inline(always)]
     pub fn position(&self) -> usize {
         self.message.len
@@ -89,7 +89,8 @@ impl fmt::Write for NameWriter<'_> {
         // SAFETY: the piece ends below `limit`, which is at most MESSAGE_MAX, so it is within the buffer.
         let place = unsafe { self.message.buffer.get_unchecked_mut(start..start + text.len()) };
         if start == self.first {
-            // A `|` counts as suspect here. Whether it may stay is decided in the second look.
+            // Here, a `|` counts as a byte that may have to be replaced. The later scan of the whole name decides
+            // whether the `|` may stay.
             if copy_short(text.as_bytes(), place, true) {
                 self.unchecked = true;
             }
@@ -102,7 +103,8 @@ impl fmt::Write for NameWriter<'_> {
     }
 }
 
-/// A buffer on the stack for a text of at most the length of a message. No bytes of the text are replaced.
+/// A buffer on the stack for a text of at most 1023 bytes, the maximum length of a message. No bytes of the text are
+/// replaced.
 pub struct TextBuffer(Message);
 
 impl Default for TextBuffer {
@@ -113,7 +115,7 @@ impl Default for TextBuffer {
 }
 
 impl TextBuffer {
-    /// Calls `write` to write the text, and returns the text. A second call continues the text of the first.
+    /// Calls `write` to write the text, and returns the text. A second call appends to the text of the first call.
     #[inline(always)]
     pub fn write(&mut self, write: impl FnOnce(&mut NameWriter<'_>)) -> &str {
         self.0.plain(write)

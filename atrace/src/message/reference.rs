@@ -1,5 +1,5 @@
-//! A second, simple implementation of the text format, with which tests compare the encoder; and checks of the
-//! properties that every message must have.
+//! A second, simple implementation of the text format, to which tests compare the results of the encoder; and checks of
+//! the properties that every message must have.
 //!
 //! The tests in this folder and the fuzz target use this module. The fuzz target includes the source files of
 //! `Kind` and `Message`.
@@ -22,7 +22,7 @@ pub(crate) struct Event {
 /// A function that appends a text to a name.
 type Push = fn(&mut NameWriter<'_>, &str);
 
-/// Builds each kind of event, with the number truncated to the range of the kind.
+/// A function for each kind of event, which makes this kind from a number that is truncated to the kind's range.
 pub(crate) const KINDS: [fn(i64) -> Kind; 11] = [
     |_| Kind::Begin,
     |_| Kind::End,
@@ -54,7 +54,7 @@ impl Event {
         (track.then_some(&*self.track), name.then_some(&*self.name), number)
     }
 
-    /// Returns three results of the encoder under test: the message, and its two C strings.
+    /// Returns three results of the encoder under test: the message, and its two C strings (the track and the name).
     pub(crate) fn encode(&self) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
         self.encode_by(0, |writer, name| writer.push_str(name))
     }
@@ -98,7 +98,7 @@ impl Event {
         let (track, name, number) = self.fields();
         let mut message = format!("{}|{}", char::from(self.kind.letter()), self.pid);
         if let Some(track) = track {
-            // Room for a bar, any character, a bar and any cookie stays free after it.
+            // After the track, there must be room for a bar, any character, a bar and any cookie.
             let mut track = cut(&escaped(track, true), 1023 - 17 - (message.len() + 1));
             if track.is_empty() {
                 track = "?".to_owned();
@@ -144,7 +144,7 @@ impl Event {
         assert_eq!(c_track, if has_track { parts[2].as_bytes() } else { b"" });
         assert_eq!(c_name, if has_name { parts[2 + usize::from(has_track)].as_bytes() } else { b"" });
 
-        // The message does not depend on the pieces that the name is written in.
+        // The message does not depend on the pieces in which the name is written.
         let ways: [(usize, Push); 5] = [
             (64, |writer, text| writer.push_str(text)),
             (1, |writer, text| writer.push_pieces([text])),
@@ -158,7 +158,7 @@ impl Event {
         for (piece, push) in ways.into_iter().filter(|(piece, _)| !cfg!(miri) || *piece == 0) {
             assert_eq!(self.encode_by(piece, push).0, bytes, "in pieces of {piece}: {self:?}");
         }
-        // Harmless texts are not changed.
+        // Texts that need no replacement and no cut are not changed.
         let again = Self {
             track: String::from_utf8(c_track).unwrap_or_default(),
             name: String::from_utf8(c_name).unwrap_or_default(),

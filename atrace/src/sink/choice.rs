@@ -1,11 +1,11 @@
 //! Chooses the sink of this process: once, when the library is loaded (`load.rs`).
 //!
-//! The sink never changes after that, with one exception. If no sink could be opened for a reason that may pass, such
+//! After that, the sink never changes, with one exception. If no sink could be opened for a reason that may pass, such
 //! as a lack of descriptors or memory, functions that may allocate try again. An event never chooses a sink, because
 //! choosing allocates.
 //!
-//! Two threads may choose at once, and a child may be forked meanwhile. The first thread that finishes publishes its
-//! sink; the others use it. No thread waits. A published sink stays in memory forever, since any thread may hold a
+//! Two threads may choose a sink at once, and a child may be forked meanwhile. The first thread that finishes publishes
+//! its sink; the others use it. No thread waits. A published sink stays in memory forever, since any thread may hold a
 //! reference.
 
 use std::ffi::OsStr;
@@ -25,9 +25,9 @@ pub(crate) fn present() -> &'static Sink {
     SINK.get()
 }
 
-/// Returns where this process's events go. If the sink has not been chosen, or could not be opened for a reason that
-/// may pass, such as a lack of descriptors or memory, this function chooses it now. Choosing a sink allocates, so a
-/// signal handler must not call this function.
+/// Returns where this process's events go. If no sink has been chosen, or if the sink could not be opened for a reason
+/// that may pass, such as a lack of descriptors or memory, this function chooses a sink now. Choosing a sink allocates,
+/// so a signal handler must not call this function.
 pub fn sink() -> SinkInfo {
     let sink = chosen();
     let info = sink.info();
@@ -42,12 +42,14 @@ pub fn sink() -> SinkInfo {
 /// Returns the sink, or [`Sink::Unchosen`] if none was chosen yet. An event may call this, because it does not allocate.
 #[inline(always)]
 pub(crate) fn current() -> &'static Sink {
-    // Where the loader does not call `load.rs`, choosing is safe in an event: there is nothing to open.
+    // In these builds, the loader does not call `load.rs`. An event can choose the sink safely, because there is
+    // nothing to open.
     if cfg!(any(miri, no_tracing)) { chosen() } else { present() }
 }
 
-/// Returns the sink. Chooses the sink if no sink was chosen yet, and starts Perfetto's socket thread if the process
-/// would otherwise start that thread at its first event. This function allocates, so an event must not call it.
+/// Returns the sink. Chooses the sink if no sink was chosen yet, and starts the thread that talks to Perfetto's
+/// service, if the process would otherwise start this thread at its first event. This function allocates, so an event
+/// must not call it.
 pub(crate) fn chosen() -> &'static Sink {
     let sink = choose_now();
     producer::start_if_expected();
@@ -58,7 +60,8 @@ pub(crate) fn chosen() -> &'static Sink {
 pub(crate) fn choose_now() -> &'static Sink {
     let present = SINK.get();
     if !present.is_waiting() {
-        // Another thread of a parent may have published the sink just before the fork, and not yet called `is_chosen`.
+        // This matters in a forked child: another thread of the parent may have published the sink just before the
+        // fork, without having called `is_chosen` yet.
         is_chosen(present);
         return present;
     }
@@ -67,13 +70,13 @@ pub(crate) fn choose_now() -> &'static Sink {
     let is_wrong = chosen.is_err() && VARIABLES.into_iter().any(open::is_set);
     let sink = chosen.unwrap_or_else(Sink::Off);
     if !matches!(present, Sink::Unchosen) && sink.is_waiting() {
-        return present; // Another failure is not published: each published sink stays in memory for ever.
+        return present; // A second failure is not published, because each published sink stays in memory forever.
     }
     match SINK.publish(present, Box::new(sink)) {
         Ok(sink) => {
             is_chosen(sink);
             if sink.properties().is_some() {
-                process::with_argv0(|_| ()); // Now, while files may be opened.
+                process::with_argv0(|_| ()); // Reads the process's name now, while files may be opened.
             }
             if let Sink::Off(Failure { reason, may_pass: false }) = sink
                 && is_wrong

@@ -35,9 +35,10 @@ impl CutilsSink {
         Ok(Self { library, marker, properties, reload: Reload(AtomicU64::new(0)) })
     }
 
-    /// Makes the library read its tags until its mask belongs to the serial that `now` returns. Without this call,
-    /// the library would not notice a property that is created late. Returns the second value that `now` returned
-    /// with that serial, or `None` if the mask may still be out of date.
+    /// Makes the library read the enabled tags again until its mask is up to date for the serial that `now` returns.
+    /// Without this call, the library would not notice a property that is created only after the library has looked for
+    /// it. Returns the second value that `now` returned with that serial, or `None` if the mask may still be out of
+    /// date.
     pub(crate) fn follow<T>(&self, now: impl Fn() -> (u32, T)) -> Option<T> {
         self.reload.follow(generation().number(), now, || {
             self.library.init();
@@ -45,12 +46,13 @@ impl CutilsSink {
         })
     }
 
-    /// Calls `read`, which must make the library read its tags, and then marks the library's mask as out of date.
+    /// Calls `read`, which must make the library read the enabled tags, and then marks the library's mask as out of
+    /// date.
     pub(crate) fn reload(&self, read: impl Fn(&Cutils)) {
         self.reload.force(generation().number(), || read(&self.library));
     }
 
-    /// Returns whether the library's mask belongs to the serial of the last [`follow`](Self::follow).
+    /// Returns whether the library's mask is up to date for the serial of the last call of [`follow`](Self::follow).
     pub(super) fn is_current(&self) -> bool {
         self.reload.is_current()
     }
@@ -73,7 +75,8 @@ impl CutilsSink {
             Kind::Int(value) => library.int(name, value as i32),
             Kind::Int64(_) | Kind::Float(_) => library.int64(name, kind.number().unwrap_or_default()),
         };
-        // This libcutils is too old to have the function: the message is written to the marker, in libcutils' format.
+        // If this libcutils is too old to have the function, the message is written to the marker, in libcutils'
+        // format.
         written || self.marker.as_ref().is_some_and(|marker| marker.write(message.restore(texts, length)))
     }
 }

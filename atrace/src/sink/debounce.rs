@@ -10,8 +10,8 @@
 //! An answer is *settled* once the same answer was given, for the same serial, more than [`APART`] earlier. While an
 //! answer is not settled, it is not published at the gate, and every event asks libandroid. No thread waits.
 //!
-//! If a thread of the program stays longer than [`APART`] between the two steps of libcutils, the old answer may
-//! become settled. It is then used until the next switch of tracing.
+//! If a thread takes longer than [`APART`] between the two steps of libcutils, the old answer may become settled. In
+//! this case, the old answer is used until the next switch of tracing.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// An answer is settled once the library has given it twice, at least this time apart.
 pub(crate) const APART: Duration = Duration::from_millis(10);
 
-/// One word, from the highest bit: the serial (32 bits); whether the library was asked at all (1 bit); its
-/// answer, whether tracing is enabled (1 bit); whether the answer is settled (1 bit); and a time in
-/// milliseconds (29 bits).
+/// One word, from the highest bit: the serial (32 bits); whether the library was asked at all (1 bit); its answer,
+/// whether tracing is enabled (1 bit); whether the answer is settled (1 bit, see [`APART`]); and a time in milliseconds
+/// (29 bits).
 ///
 /// If the library gives the same answer several times in a row, for the same serial, the word keeps the time of the
 /// first of these answers.
@@ -36,8 +36,8 @@ const SETTLED: u64 = 1 << 29;
 const MILLISECONDS: u64 = SETTLED - 1;
 
 impl Debounce {
-    /// Calls `ask` for the library's answer at this serial. Returns whether tracing is enabled, and whether that
-    /// answer is settled. `now` returns a monotonic time.
+    /// Calls `ask` for the library's answer at this serial. Returns whether tracing is enabled, and whether this answer
+    /// is settled (the library has given it twice, [`APART`] apart). `now` returns a monotonic time.
     pub(crate) fn ask(
         &self,
         serial: u32,
@@ -53,7 +53,8 @@ impl Debounce {
             self.0.store(answer | milliseconds(now()), Ordering::Relaxed);
             return (enabled, false);
         }
-        // `>`, as both times are cut to whole milliseconds. The subtraction wraps, as the 29 bits of the clock do.
+        // The comparison is `>`, because both times are cut to whole milliseconds. The subtraction wraps around,
+        // because the clock with its 29 bits does so, too.
         let apart = begun.wrapping_sub(kept) & MILLISECONDS;
         let settled = kept & SETTLED != 0 || u128::from(apart) > APART.as_millis();
         if settled && kept & SETTLED == 0 {
@@ -62,7 +63,8 @@ impl Debounce {
         (enabled, settled)
     }
 
-    /// Returns true if the last answer is settled, or if there was no answer yet.
+    /// Returns true if the last answer is settled (the library has given it twice, [`APART`] apart), or if there was no
+    /// answer yet.
     pub(crate) fn is_settled(&self) -> bool {
         let kept = self.0.load(Ordering::Relaxed);
         kept & KNOWN == 0 || kept & SETTLED != 0

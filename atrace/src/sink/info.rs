@@ -38,7 +38,7 @@ impl SinkInfo {
     }
 
     /// Returns how many events were lost because they could not be written, for example to a full disk or to a ring
-    /// buffer that is switched off. For libcutils and libandroid, which report no losses, this is 0. For
+    /// buffer that is switched off. For libcutils and libandroid, which report no losses, the result is 0. For
     /// Perfetto, see [`Status::lost`](crate::perfetto::Status::lost).
     pub fn dropped(&self) -> u64 {
         self.dropped

@@ -13,7 +13,7 @@ pub(crate) struct MarkerSink {
 
 impl MarkerSink {
     pub(super) fn open() -> Result<Self, Failure> {
-        // The marker first: a process that may not write to it needs no property store.
+        // The marker is opened first, because a process that may not write to the marker needs no property store.
         let marker = open::marker()?;
         Ok(Self { marker, properties: open::properties()? })
     }

@@ -1,12 +1,12 @@
 //! ATrace's sinks: libcutils, libandroid, and the kernel's marker.
 //!
 //! A process has at most one sink. `choice.rs` chooses it when the program is loaded, and [`Sink::write`] writes an
-//! event to it. Each sink has a file in this folder, with the code that opens and writes it. The system interfaces
-//! that a sink needs are in `atrace-sys`.
+//! event to it. Each sink has a file in this folder, with the code that opens the sink and writes to it. The system
+//! interfaces that a sink needs are in `atrace-sys`.
 //!
-//! An event loads one reference, [`first`]. As long as no event can go to Perfetto, the reference leads to the process's
-//! sink, so events for the marker need no code that chooses a backend. After that, the reference leads to
-//! [`Sink::PerEvent`], and `backend.rs` chooses the backend for each event.
+//! An event loads one reference, [`first`]. As long as no event can go to Perfetto, the reference leads to the
+//! process's sink, so events for the marker need no code that chooses a backend. Once events can go to Perfetto, the
+//! reference leads to [`Sink::PerEvent`], and `backend.rs` chooses the backend for each event.
 //!
 //! # How to add a sink
 //!
@@ -59,11 +59,12 @@ pub(crate) fn first() -> &'static Sink {
     FIRST.get()
 }
 
-/// Makes the reference lead to `sink`, which was chosen. If the backend is chosen for each event, that stays.
+/// Makes the reference that [`first`] returns lead to `sink`, the chosen sink. If the reference leads to
+/// [`Sink::PerEvent`] or to a chosen sink already, it does not change.
 fn is_chosen(sink: &'static Sink) {
     let before = FIRST.get();
     if before.is_waiting() {
-        let _ = FIRST.replace(before, sink); // Fails only if another thread does this.
+        let _ = FIRST.replace(before, sink); // Fails only if another thread has just changed the reference.
     }
 }
 
@@ -84,14 +85,14 @@ pub(crate) fn choose_per_event() {
 
 /// Returns whether `sink` is [`Sink::PerEvent`], which means that the backend is chosen for each event.
 ///
-/// The addresses are compared. The compiler would merge a test of the enum's variant with the test before it, which
-/// would make events for the marker slower.
+/// This function compares addresses. If it tested the enum's variant, the compiler would merge this test with the test
+/// before it, which would make events for the marker slower.
 #[inline(always)]
 pub(crate) fn is_per_event(sink: &'static Sink) -> bool {
     producer::EXISTS && std::ptr::eq(sink, &PER_EVENT)
 }
 
-/// Returns whether events of this process may go to Perfetto: the backend is chosen for each event.
+/// Returns whether events of this process may go to Perfetto, that is, whether the backend is chosen for each event.
 #[inline]
 pub fn is_perfetto_enabled() -> bool {
     producer::EXISTS && matches!(FIRST.get(), Sink::PerEvent)
@@ -113,15 +114,15 @@ impl<N: WriteName> WriteName for NameAndArgs<'_, N> {
     }
 }
 
-/// A destination of ATrace's messages, with access to the properties that switch it on.
+/// A destination of ATrace's messages, with access to the properties that switch tracing.
 #[derive(Debug)]
 pub(crate) enum Sink {
     /// The sink has not been chosen yet.
     Unchosen,
     /// There is no sink; the failure is the reason. Events for ATrace are dropped.
     Off(Failure),
-    /// The backend is chosen for each event: the sink, or Perfetto's memory. Only the reference [`first`] has this
-    /// value.
+    /// The backend is chosen for each event: the sink, or Perfetto's memory. Only the reference that [`first`] returns
+    /// can lead to this value.
     PerEvent,
     Marker(MarkerSink),
     Cutils(CutilsSink),
@@ -129,7 +130,7 @@ pub(crate) enum Sink {
 }
 
 impl Sink {
-    /// Writes an event, without checking whether its tag is enabled. Returns `None` if it was not written.
+    /// Writes an event, without checking whether its tag is enabled. Returns `None` if the event was not written.
     ///
     /// ATrace has only integers: a floating-point value is rounded, and NaN and infinities are dropped.
     ///
@@ -142,7 +143,8 @@ impl Sink {
         if kind.is_dropped() {
             return None;
         }
-        // Before the message is encoded, so that a caller which knows that this is the marker needs no check after it.
+        // This test comes before the encoding. So a caller that already knows that this is the marker needs no test
+        // after the encoding.
         let marker = if let Self::Marker(sink) = self { Some(&sink.marker) } else { None };
         let mut message = Message::new();
         let Event { track, name, args, .. } = event;

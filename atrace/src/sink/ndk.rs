@@ -16,8 +16,8 @@ use crate::message::{Kind, Message, Texts};
 #[derive(Debug)]
 pub(crate) struct NdkSink {
     library: Ndk,
-    /// The properties. The library must be asked again whether tracing is enabled if the serial of the flags property has
-    /// changed, and as long as its last answer is not settled.
+    /// The properties. If the serial of the property `debug.atrace.tags.enableflags` has changed, or the library's last
+    /// answer is not [settled](Self::ask), the library must be asked again whether tracing is enabled.
     pub(super) properties: &'static Properties,
     debounce: Debounce,
     loaded: Instant,
@@ -41,7 +41,7 @@ impl NdkSink {
     }
 
     /// Writes the event by the function of the library that is the nearest to the event's kind. Returns false if this
-    /// libandroid is too old to have that function.
+    /// libandroid is too old to have such a function.
     ///
     /// An instant becomes a slice without duration. A slice on a track becomes an async slice with the name of the
     /// track, because a message that ends a slice on a track contains the name of the track, but not the name of the

@@ -1,5 +1,5 @@
 //! Opens the resources that several sinks need, the marker and the properties, according to the environment variables.
-//! [`Failure`] is the reason why one of them can't be opened.
+//! [`Failure`] is the reason why a sink, or a resource that it needs, can't be opened.
 
 use std::error::Error as _;
 use std::{fmt, io};
@@ -17,7 +17,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Returns a failure that no later attempt can change.
+    /// Returns a failure that would not pass: a later attempt would fail, too.
     #[cold]
     #[inline(never)]
     pub(super) fn lasting(reason: &dyn fmt::Display) -> Self {
@@ -59,8 +59,8 @@ pub(super) fn properties() -> Result<&'static Properties, Failure> {
     Ok(Properties::try_open()?)
 }
 
-/// Returns the value of `opened`, or `None` if it could not be opened and the sink can work without it. Returns the
-/// error if the environment variable `variable` has a value, or if a later attempt may succeed.
+/// Returns the resource in `opened`, on which the sink does not depend, or `None` if this resource could not be opened.
+/// But returns the error if the environment variable `variable` has a value, or if a later attempt may succeed.
 pub(super) fn if_there<T>(opened: Result<T, Failure>, variable: &str) -> Result<Option<T>, Failure> {
     match opened {
         Ok(opened) => Ok(Some(opened)),

@@ -4,17 +4,17 @@
 //! # The problem
 //!
 //! libcutils' function that reloads the tags reads the properties, then stores the tags in a mask that all threads
-//! share. It holds no lock in between. So if two threads reload at once, the slower one may overwrite the mask with
-//! older tags.
+//! share. The function holds no lock between these two steps. So if two threads reload at once, the slower one may
+//! overwrite the mask with older tags.
 //!
 //! # The solution
 //!
-//! One word counts the threads that are reloading. The mask is current only after a reload during which no other thread
-//! reloaded. If several reloads overlapped, the mask stays marked as out of date when the last reload ends, and each of
-//! the threads reloads once more. While the mask is out of date, every event reloads. No thread waits.
+//! One word counts the threads that are reloading. The mask becomes current only by a reload during which no other
+//! thread reloaded. If several reloads overlapped, the mask is still marked as out of date when the last of them ends,
+//! and each of these threads reloads once more. While the mask is out of date, every event reloads. No thread waits.
 //!
-//! The count belongs to one process. A forked child does not have the threads of its parent that were reloading, so
-//! its count starts at zero.
+//! The count is valid only in one process. A forked child does not have the threads of its parent that were reloading,
+//! so its count starts at zero.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,7 +39,8 @@ impl Reload {
         self.0.load(Ordering::Acquire) & CURRENT != 0
     }
 
-    /// Calls `read`, which makes the library reload, until its mask belongs to the serial that `now` returns.
+    /// Calls `read`, which makes the library reload its mask, until the mask is current (was read without a
+    /// simultaneous reload) for the serial that `now` returns.
     ///
     /// Returns the value that `now` returned with that serial. Returns `None` after 16 attempts, if other threads keep
     /// reloading or other processes keep switching tracing.
@@ -56,8 +57,8 @@ impl Reload {
         None
     }
 
-    /// Calls `read`, which changes the library's mask without changing a serial. After that the mask counts
-    /// as out of date.
+    /// Calls `read`, which changes the library's mask without changing a serial. After this call, the mask counts as
+    /// out of date.
     pub(crate) fn force(&self, process: u64, read: impl Fn()) {
         let process = process << PROCESS_SHIFT & PROCESS;
         self.reading(process, process, &read);
@@ -72,7 +73,7 @@ impl Reload {
         });
         read();
         self.change(|word| match word & READING {
-            // This thread has forked meanwhile, and the child has counted its own threads since.
+            // This thread has forked during `read` and is now in the child, whose count has started anew.
             _ if word & PROCESS != process => word,
             1 if word & OVERLAPPED == 0 => after,
             1 => process,

@@ -1,26 +1,29 @@
 //! Calls functions of the program when the enabled tags change.
 //!
-//! A program that only writes events does not need a watch, because the gate notices each switch. A watch is for code
-//! that caches results which depend on the tags, such as the interest cache of `tracing`.
+//! A program that only writes events does not need a watch, because the first event after a switch of tracing notices
+//! the switch. A watch is for code that caches results which depend on the tags, such as the interest cache of
+//! `tracing`.
 //!
 //! # How it works
 //!
-//! Watches share a thread, which starts with the first watch and stops with the last. The thread sleeps in the kernel
-//! (on a futex) until the serial of the properties changes. A change of Perfetto's sessions wakes the thread, too. No
-//! signal is delivered on the thread. `watch/notifier.rs` makes sure that each callback is called for the last change,
-//! that the calls are in the order of the changes, and that a callback is never called by two threads at once.
+//! Watches share a thread, which starts with the first watch and stops when the last watch ends. The thread sleeps in
+//! the kernel (on a futex) until the serial of the properties changes. A change of Perfetto's sessions wakes the
+//! thread, too. No signal is delivered on the thread. `watch/notifier.rs` makes sure that each callback is called for
+//! the last change, that the calls are in the order of the changes, and that a callback is never called by two threads
+//! at once.
 //!
 //! # Cost
 //!
 //! A second thread makes some system calls of a single-threaded program slower: while threads share a descriptor table,
-//! the kernel counts references at each system call with a descriptor. A thread that gave up its descriptors does not
-//! have this cost: see [`watch_without_descriptors`]. So there are two threads at most, one of each kind.
+//! the kernel counts references at each system call with a descriptor. A watching thread that has given up its
+//! descriptors does not cause this cost: see [`watch_without_descriptors`]. So there are at most two watching threads,
+//! one with descriptors and one without.
 //!
 //! # Ticks
 //!
-//! While a session of Perfetto's wants events, the watching threads call a tracer's [tick](on_tick) function 20 times
-//! a second. A tracer may hold data back until a thread's next event; the tick lets it write that data even if the
-//! thread has no next event.
+//! While a session of Perfetto's wants events, the watching threads call a tracer's [tick](on_tick) function 20 times a
+//! second. A tracer may hold data of a thread back until the thread's next event. The tick lets the tracer write these
+//! data even if the thread has no next event.
 //!
 //! # Forks
 //!
@@ -57,17 +60,17 @@ type Callback = Arc<dyn Fn(BackendTags, BackendTags) + Send + Sync>;
 pub struct Watch {
     watchers: &'static Watchers,
     id: u64,
-    /// Whether the state page counts this watch as one of a tracer.
+    /// Whether the state page ([`crate::state`]) counts this watch as a tracer's watch.
     is_counted: bool,
 }
 
 impl Watch {
-    /// Returns the tags that were last reported to the callbacks, separately for each backend, in one word. If nothing was
-    /// reported yet, returns the tags that were enabled when the first watch began. A tracer stores the word, and passes
-    /// it to [`backend_tags_enable`](crate::tracer::backend_tags_enable).
+    /// Returns one word with the tags that were last reported to the callbacks, separately for each backend. If nothing
+    /// was reported yet, returns the tags that were enabled when the first watch began. A tracer stores the word, and
+    /// passes it to [`backend_tags_enable`](crate::tracer::backend_tags_enable).
     ///
-    /// Each later change is reported. So a tracer that starts from these tags misses no change. Call this only in the
-    /// process that began the watch.
+    /// Each change after these tags is reported to the callbacks. So a tracer that starts from these tags misses no
+    /// change. Call this only in the process that began the watch.
     pub fn backend_tags(&self) -> u64 {
         self.watchers.notifier.last().to_word()
     }
@@ -88,21 +91,22 @@ impl Drop for Watch {
 
 /// Calls `callback` with the enabled tags each time they change, until the returned [`Watch`] is dropped.
 ///
-/// The callback runs on the watching thread, or on a thread that calls a function which may change the tags at once:
-/// [`atrace_set_tracing_enabled`], [`atrace_update_tags`], [`atrace_init`](crate::atrace_init),
+/// The callback runs on this crate's *watching thread*, or on a thread that calls a function which may change the tags
+/// at once: [`atrace_set_tracing_enabled`], [`atrace_update_tags`], [`atrace_init`](crate::atrace_init),
 /// [`perfetto::connect`](crate::perfetto::connect) or [`perfetto::record_to`](crate::perfetto::record_to). The callback
 /// is never called by two threads at once, and the calls are in the order of the changes. If another thread is calling
-/// callbacks, these functions wait until they have returned, for about a second at most. If several changes happen
-/// before the callback returns, only the last change is reported. The callback is called only for changes, not for the
-/// tags that are enabled when the watch begins. A panic in the callback is caught.
+/// callbacks, these functions wait until the callbacks have returned, for about a second at most. If several changes
+/// happen before the callback returns, only the last change is reported. The callback is called only for changes, not
+/// for the tags that are enabled when the watch begins. A panic in the callback is caught.
 ///
 /// A caller that also needs the tags which are enabled now calls
-/// [`atrace_get_enabled_tags`](crate::atrace_get_enabled_tags) after this function. So it misses no change: a later
-/// change is reported.
+/// [`atrace_get_enabled_tags`](crate::atrace_get_enabled_tags) after this function. In this order the caller misses no
+/// change, because later changes are reported to the callback.
 ///
-/// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), no thread is started until
-/// [`atrace_init`](crate::atrace_init), [`perfetto::connect`](crate::perfetto::connect) or
-/// [`perfetto::record_to`](crate::perfetto::record_to) is called. If the sink could not be opened for lack of descriptors or memory, the thread tries again each second.
+/// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), the watching thread is not started
+/// until [`atrace_init`](crate::atrace_init), [`perfetto::connect`](crate::perfetto::connect) or
+/// [`perfetto::record_to`](crate::perfetto::record_to) is called. If the sink could not be opened for lack of
+/// descriptors or memory, the watching thread tries to open it again each second.
 ///
 /// [`atrace_set_tracing_enabled`]: crate::atrace_set_tracing_enabled
 /// [`atrace_update_tags`]: crate::atrace_update_tags
@@ -150,8 +154,9 @@ fn with_tags(callback: impl Fn(AtraceTag)) -> impl Fn(BackendTags, BackendTags) 
     }
 }
 
-/// Calls `body` as a part of a callback that another thread is in, and that may wait for `body`. So functions that switch
-/// tracing wait for no callback within `body`. `body` must not panic.
+/// Calls `body`, for which a callback on another thread may be waiting. Functions that switch tracing usually wait for
+/// running callbacks; within `body` they do not wait, because such a callback would be waiting for them. `body` must
+/// not panic.
 pub fn as_callback<T>(body: impl FnOnce() -> T) -> T {
     let outer = IN_CALLBACK.replace(true);
     let returned = body();
@@ -159,14 +164,15 @@ pub fn as_callback<T>(body: impl FnOnce() -> T) -> T {
     returned
 }
 
-/// Does the same as [`watch`], for a tracer that caches which tags are enabled. The tags are those of
+/// Does the same as [`watch`], for a tracer that caches which tags are enabled. The callback gets the tags from
 /// [`Watch::backend_tags`].
 ///
-/// The callback is called even if only the backend for which a tag is enabled has changed. Its argument is true on the
-/// watching thread, and false on a thread of the program that switches tracing. If `has_descriptors` is false, the
-/// watching thread is that of [`watch_without_descriptors`].
+/// The callback is also called if a tag stays enabled, but for another backend. The argument of the callback is true on
+/// this crate's watching thread, and false on a thread of the program that switches tracing. If `has_descriptors` is
+/// false, the watch uses the thread of [`watch_without_descriptors`].
 ///
-/// The state page counts these watches. So `atrace doctor` detects a forked child whose tracer has no watch.
+/// The state page ([`state_page`](crate::state_page)) has the number of these watches, by which `atrace doctor` detects
+/// a forked child whose tracer has no watch.
 ///
 /// # Errors
 ///
@@ -184,8 +190,8 @@ const TICK: Duration = Duration::from_millis(50);
 
 static ON_TICK: OnceRef<fn()> = OnceRef::new();
 
-/// Makes a watching thread call `body` every 50 ms while a session of Perfetto's wants events. Only the first call of
-/// the process has an effect; a forked child calls its parent's `body` once the child has a watch.
+/// Makes a thread of this crate call `body` every 50 ms while a session of Perfetto's wants events. Only the first call
+/// in the process has an effect. In a forked child, the parent's `body` is called once the child has a watch.
 ///
 /// `body` may run on two threads at once. `body` must not use file descriptors. If no thread can be started, `body` is
 /// never called.
@@ -194,12 +200,12 @@ pub fn on_tick(body: &'static fn()) {
     start_ticks();
 }
 
-/// Starts the threads that this process needs because it may have sessions now: for watches that began when the tags
-/// could not change, and for ticks.
+/// Starts the watching threads that this process needs once it may have sessions of Perfetto: a thread for watches that
+/// began while the tags could not change, and a thread for ticks.
 ///
 /// # Errors
 ///
-/// Returns an error if a thread for watches can't be started. The other threads are started nevertheless.
+/// Returns an error if a thread for watches can't be started. In this case, the other threads are started nevertheless.
 pub(crate) fn sessions_are_possible() -> io::Result<()> {
     let mut started = Ok(());
     for watchers in [&ORDINARY, &DETACHED].into_iter().filter_map(|thread| thread.present.get()) {
@@ -219,9 +225,9 @@ fn start_ticks() {
     }
 }
 
-/// Calls the tracer's tick, if a session wants events and the last tick was long enough ago: the thread wakes for
-/// other reasons as well, and there may be two threads. Returns the time until the next tick, or `None` if no session
-/// wants events.
+/// Calls the tracer's tick function, if a session wants events and the last tick was at least [`TICK`] ago. (The last
+/// tick may be more recent, because the thread also wakes for other reasons, and there may be two threads.) Returns the
+/// time until the next tick, or `None` if no session wants events.
 fn tick() -> Option<Duration> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let is_wanted = |word: &AtomicU64| word.load(Ordering::Relaxed) & AtraceTag::ValidMask.bits() != 0;
@@ -263,8 +269,8 @@ pub(crate) fn tags_may_have_changed() {
     }
 }
 
-/// Wakes the watching threads when the tags that sessions want have changed. Usually the socket thread calls this
-/// function, which itself calls no callback.
+/// Wakes the watching threads when the tags that sessions want have changed. Usually the socket thread, which talks to
+/// Perfetto's service, calls this function. The function itself calls no callback.
 fn sessions_changed() {
     for thread in [&ORDINARY, &DETACHED] {
         if let Some(watchers) = thread.present.get() {
@@ -291,8 +297,9 @@ impl WatchThread {
 
 struct Watchers {
     detached: bool,
-    /// Counts how often a thread had to stop or the tags of Perfetto's sessions have changed. A thread does not sleep if
-    /// this has changed since it last looked. In a process without properties, the thread sleeps on this word (a futex).
+    /// The number of times that the watching thread was told to look again, because it must stop or because the tags of
+    /// Perfetto's sessions have changed. The thread does not fall asleep if this number has changed since the thread
+    /// last read it. In a process without properties, the thread sleeps on this word (a futex).
     nudges: AtomicU32,
     /// The callbacks, and the flag by which the thread is stopped.
     notifier: Notifier<BackendTags, Callback, Arc<AtomicBool>>,
@@ -361,11 +368,11 @@ impl Watchers {
             self.nudge();
             wake_until_gone(&stop);
         }
-        drop(callback); // The program's code: not under the lock.
+        drop(callback); // This runs code of the program, so the lock is not held here.
     }
 
-    /// Waits until the sink is chosen or the thread must stop, and returns the sink's properties. Sessions may change
-    /// meanwhile.
+    /// Waits until the sink is chosen or the thread must stop, and returns the sink's properties. Meanwhile, calls the
+    /// callbacks if sessions change the enabled tags.
     fn properties_when_there(&self, stop: &AtomicBool) -> Option<&'static Properties> {
         while choice::chosen().is_waiting() && !stop.load(Ordering::Acquire) {
             self.deliver();
@@ -374,12 +381,13 @@ impl Watchers {
         choice::present().properties()
     }
 
-    /// Waits for changes of the properties until the thread is stopped.
+    /// Waits for changes of the properties and calls the callbacks, until the thread is stopped.
     fn follow(&self, properties: &Properties, stop: &AtomicBool) {
         self.follow_by(stop, |nudges| {
             let (what, serial) = refresh::awaited(properties);
             move |after| {
-                // A library's answer that is not sure yet is asked for again, even if no event asks.
+                // If the last answer of libcutils or libandroid may be out of date, the thread asks again, even if no
+                // event does.
                 let after = after.or_else(refresh::look_again_after);
                 let is_nudged = || self.nudges.load(Ordering::Acquire) != nudges;
                 properties.wait_unless(what, serial, after, is_nudged).is_ok()
@@ -387,7 +395,8 @@ impl Watchers {
         });
     }
 
-    /// Waits for changes of Perfetto's sessions, in a process without properties, until the thread is stopped.
+    /// Waits for changes of Perfetto's sessions and calls the callbacks, in a process without properties, until the
+    /// thread is stopped.
     fn follow_sessions(&self, stop: &AtomicBool) {
         self.follow_by(stop, |nudges| {
             move |after: Option<Duration>| {
@@ -396,9 +405,9 @@ impl Watchers {
         });
     }
 
-    /// Delivers changes until the thread is stopped. `look` reads the state that the changes depend on, and returns the
-    /// function that waits for the next change, for at most a given time. That function returns false if the system
-    /// denies the wait, for example by a seccomp filter. The thread then polls.
+    /// Calls the callbacks after each change, until the thread is stopped. `look` reads the state that the changes
+    /// depend on, and returns the function that waits for the next change, for at most a given time. That function
+    /// returns false if the system denies the wait, for example by a seccomp filter. In that case, the thread polls.
     fn follow_by<W: FnOnce(Option<Duration>) -> bool>(&self, stop: &AtomicBool, look: impl Fn(u32) -> W) {
         loop {
             let nudges = self.nudges.load(Ordering::Acquire);
@@ -426,8 +435,9 @@ impl Watchers {
     /// Calls the callbacks if the enabled tags differ from the tags that were reported last.
     fn deliver(&self) {
         self.notifier.notify(BackendTags::now, |callback, before, now| {
-            // A panic must not affect the other watches; the panic hook has reported it. This may be the last reference to
-            // the callback, whose drop may panic, too. Dropping the payload of that panic may panic again.
+            // A panic of a callback is caught, so that it does not affect the other watches; the panic hook has
+            // reported it. If `callback` is the last reference, the callback is dropped here, which may panic, too.
+            // Dropping the payload of that panic may panic again.
             let called = as_callback(|| catch_unwind(AssertUnwindSafe(move || callback(before, now))));
             if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(called))) {
                 std::mem::forget(another);
@@ -439,8 +449,8 @@ impl Watchers {
 /// Wakes a thread that must stop, again and again until the thread has dropped its reference to `stop`. A single wake
 /// does not suffice, because it may come just before the thread falls asleep.
 ///
-/// This function waits for at most about 4 ms. The thread may end later, for example because it is the calling thread.
-/// In a process without properties the function does not wait.
+/// This function waits for at most about 4 ms. The thread may end later, for example if it is itself the caller of this
+/// function. In a process without properties the function does not wait.
 fn wake_until_gone(stop: &Arc<AtomicBool>) {
     let Some(properties) = choice::present().properties() else { return };
     for _ in 0..20 {

@@ -38,11 +38,11 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
         self.lock().notifying
     }
 
-    /// Adds a callback, and returns its id. For the first callback, `now` becomes the last value, so it is not
-    /// reported.
+    /// Adds a callback, and returns its id. If there was no callback before, `now` becomes the last value, so `now`
+    /// itself is not reported.
     ///
-    /// If there is no watching thread, calls `look` to start it. `look` returns `None` if no thread is
-    /// needed.
+    /// If there is no watching thread, calls `look`, which starts the thread and returns its handle. `look` returns
+    /// `None` if no thread is needed.
     pub(super) fn add<E>(
         &self,
         callback: C,
@@ -62,7 +62,7 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
         Ok(id)
     }
 
-    /// Calls `look` to start a watching thread, if there are callbacks and no such thread.
+    /// Calls `look` to start the watching thread, if there are callbacks but no such thread.
     pub(super) fn ensure_thread<E>(&self, look: impl FnOnce() -> Result<Option<S>, E>) -> Result<(), E> {
         let mut state = self.lock();
         if state.thread.is_none() && !state.callbacks.is_empty() {
@@ -81,8 +81,8 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
         (callback, thread)
     }
 
-    /// If the value of `now` differs from the last value, calls each callback with the last and the present
-    /// value, through `call`.
+    /// If the value that `now` returns differs from the last value, calls `call` for each callback, with the last and
+    /// the present value.
     pub(super) fn notify(&self, now: impl Fn() -> T, call: impl Fn(C, T, T)) {
         let mut state = self.lock();
         state.again = true;

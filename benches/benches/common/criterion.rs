@@ -6,8 +6,8 @@ use std::time::Duration;
 use atrace_benches::harness::args::Args;
 use criterion::Criterion;
 
-/// Returns whether Criterion can parse this command line: it takes one filter at most. Otherwise prints that it does
-/// not run.
+/// Returns whether Criterion can parse this command line, which may have at most one filter. If not, prints that
+/// Criterion does not run.
 pub(crate) fn can_run(args: &Args) -> bool {
     let can_run = args.filters.len() <= 1;
     if !can_run {
@@ -16,7 +16,7 @@ pub(crate) fn can_run(args: &Args) -> bool {
     can_run
 }
 
-/// Measures cases with Criterion.
+/// A run of Criterion, which measures the selected cases one after the other.
 pub(crate) struct Cases<'a> {
     criterion: Criterion,
     args: &'a Args,
@@ -33,13 +33,13 @@ impl<'a> Cases<'a> {
             .sample_size(40)
             .without_plots()
             .configure_from_args()
-            // The filters are applied below, to ids as well as to names.
+            // Criterion itself gets no filter. `case` applies the filters, to the id as well as to the name of a case.
             .with_filter("");
         Self { criterion, args, names: Vec::new() }
     }
 
-    /// Measures a case if the filters select its id or its name. `run(n)` runs the operation `n` times, and returns how
-    /// long that took.
+    /// Measures a case if a filter selects its id or its name, or if there are no filters. `run(n)` runs the operation
+    /// `n` times, and returns the duration.
     pub(crate) fn case(&mut self, id: &str, name: &str, mut run: impl FnMut(u64) -> Duration) {
         if self.args.selects(id) || self.args.selects(name) {
             self.criterion.bench_function(name, |bencher| bencher.iter_custom(&mut run));
@@ -47,7 +47,7 @@ impl<'a> Cases<'a> {
         }
     }
 
-    /// Ends the measurement, and returns the names of the measured cases.
+    /// Ends the run of Criterion, and returns the names of the measured cases.
     pub(crate) fn end(self) -> Vec<String> {
         self.criterion.final_summary();
         self.names

@@ -1,32 +1,33 @@
 //! Measures what tracing costs a program with many small tasks, for several implementations of a task.
 //!
 //! The workload comes from a C++ benchmark with a thousand tasks. Each task computes a Fibonacci number recursively in
-//! floating point. The tasks run one after the other; or each task has a thread or a coroutine of its own; or one
-//! coroutine runs all tasks and yields after each of them. The C++ cases, which are not traced, are in the crate
-//! `cc-bench`, which compiles them with each of g++ and clang++ that is installed. The Rust cases, which are traced,
-//! are a loop, `std::thread`, boxed futures polled by hand, a future that yields, and tokio tasks. All cases compute
-//! the Fibonacci numbers with the indices 5, 15 and 25, on all cores and on one core.
+//! floating point. There are several implementations: a loop runs the tasks one after the other; each task has a thread
+//! or a coroutine of its own; or one coroutine runs all tasks and yields after each task. The C++ implementations,
+//! which are not traced, are in the crate `cc-bench`, which compiles them with g++ and with clang++, if these are
+//! installed. The Rust implementations, which can be traced, are a loop, `std::thread`, boxed futures that are polled
+//! by hand, a future that yields, and tokio tasks. All cases compute the Fibonacci numbers with the indices 5, 15 and
+//! 25, on all cores and on one core.
 //!
-//! - The parts of a task (creation, resume, destruction) are timed for batches of a thousand tasks, as in the original,
-//!   because one clock reading takes as long as one part. A Rust case runs in six modes. If the case would take more
-//!   than ten seconds in batches of a thousand tasks, as for the index 25, its batches have thirty tasks. With
-//!   `ATRACE_BENCH_ORIGINAL=1`, all batches have a thousand tasks. The count `at_once` of a row is the size of its
-//!   batch.
-//! - If a reading of the clock takes less than 1 % of the time of a task, as for the index 25, each task of a coroutine
-//!   or future is also timed from within. `resume/compute` is the time of the computation itself. `resume/switch` is
-//!   the time from directly before the resume until the computation begins, and from the end of the computation until
-//!   the task has returned. The clock is read separately for these parts and for `resume`, which also includes the loop
-//!   around the tasks. It is a promise that the means of `resume/compute` and `resume/switch`, over all slices, together
-//!   differ from the mean of `resume` by at most 2 %.
+//! - The parts of a task (creation, resume, destruction) are timed for batches of a thousand tasks, as in the original
+//!   benchmark, because one clock reading takes as long as one part. But the Rust cases with the index 25 have batches
+//!   of thirty tasks: they run in six modes (configurations of tracing), which would take more than ten seconds with
+//!   batches of a thousand tasks. With the environment variable `ATRACE_BENCH_ORIGINAL=1`, all batches have a thousand
+//!   tasks. The count `at_once` of a row (result) is the size of the batches.
+//! - If a reading of the clock takes less than 1 % of the time of a task, as for the index 25, parts of each task are
+//!   also timed, if the task is a coroutine or a future. `resume/compute` is the time of the computation itself.
+//!   `resume/switch` is the time from directly before the resume until the computation begins, plus the time from the
+//!   end of the computation until the resume has returned. The clock is read separately for these parts and for
+//!   `resume`, which also includes the loop around the tasks. There is a promise that the mean times of
+//!   `resume/compute` and `resume/switch`, over all measurements, add up to the mean time of `resume` to within 2 %.
 //! - The time of the clock readings within a part is subtracted from the time of the part. The count `clock_ns` is the
-//!   duration of a reading in nanoseconds, and `clock_readings` is the number of readings for a task.
-//! - A thread sleeps until all threads are created. The threads of the original benchmark waited actively (they spun),
-//!   which slowed down the creation of the other threads. The original measured creation only after a coroutine's frame
-//!   was allocated; here, the measurement includes the allocation.
+//!   duration of a clock reading in nanoseconds, and `clock_readings` is the number of readings for a task.
+//! - There are two differences from the original benchmark. Its threads spun until all threads were created, which
+//!   slowed down the creation of the other threads; here, they sleep. Its measurement of the creation of a coroutine
+//!   began after the coroutine's frame was allocated; here, it includes the allocation.
 //!
-//! When traced, each task has a span; the tasks of a batch in one future share a span. A thread or a loop iteration
-//! enters the span around its computation. A future is instrumented with `.instrument`, so each resume enters and
-//! leaves the span, and so does dropping the future.
+//! With instrumentation, each task has a span. If one future runs all tasks of a batch, they share a span. A thread or
+//! a loop iteration enters the span before its computation, and leaves it afterwards. A future is instrumented with
+//! `.instrument`, so each resume enters and leaves the span, and dropping the future also enters and leaves it.
 
 use std::io;
 use std::process::ExitCode;
@@ -46,10 +47,10 @@ fn main() -> ExitCode {
     workload::run::<Coroutines>()
 }
 
-/// The indices of the Fibonacci numbers.
+/// The indices of the Fibonacci numbers that the tasks compute.
 const FIBONACCI: [u32; 3] = [5, 15, 25];
 
-/// An implementation of tasks.
+/// A runner: an implementation of the tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Runner {
     Cc(Compiler, Kind),
@@ -60,7 +61,7 @@ enum Runner {
     Tokio,
 }
 
-/// The implementations of a task in C++.
+/// The implementations of the tasks in C++.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Sequential,
@@ -70,7 +71,8 @@ enum Kind {
 }
 
 impl Runner {
-    /// Returns all runners. There are C++ runners of each kind for each C++ compiler that was installed.
+    /// Returns all runners (implementations of the tasks). There is a C++ runner of each kind for each C++ compiler
+    /// that was installed when the bench was built.
     fn all() -> impl Iterator<Item = Self> {
         let kinds = [Kind::Sequential, Kind::Thread, Kind::Coroutine, Kind::Yield];
         let installed = Compiler::ALL.into_iter().filter(|compiler| compiler.version().is_some());
@@ -78,7 +80,7 @@ impl Runner {
         cc.chain([Self::Sequential, Self::Thread, Self::Future, Self::Yield, Self::Tokio])
     }
 
-    /// Returns the prefix of the runner's ids.
+    /// Returns the prefix of the ids of this runner's cases.
     fn id(self) -> String {
         match self {
             Self::Cc(compiler, kind) => {
@@ -90,12 +92,12 @@ impl Runner {
         }
     }
 
-    /// Returns whether a task is created first and resumed later.
+    /// Returns whether the creation of a task is a separate step, before the task is resumed.
     fn is_created(self) -> bool {
         !matches!(self, Self::Cc(_, Kind::Sequential) | Self::Sequential)
     }
 
-    /// Returns whether a task is destroyed in a separate step after it was resumed.
+    /// Returns whether the destruction of a task is a separate step, after the task was resumed.
     fn is_destroyed(self) -> bool {
         matches!(self, Self::Cc(_, Kind::Coroutine | Kind::Yield) | Self::Future | Self::Yield)
     }
@@ -106,7 +108,7 @@ impl Runner {
     }
 }
 
-/// The index of the Fibonacci number, and the cores on which the tasks run.
+/// The parameters of a case: the index of the Fibonacci number, and whether the tasks run on one core or on all cores.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     fibonacci: u32,
@@ -114,7 +116,7 @@ struct Place {
 }
 
 impl Place {
-    /// Returns all combinations of an index and cores.
+    /// Returns all combinations of the parameters.
     fn all() -> impl Iterator<Item = Self> {
         let of = |one_core| FIBONACCI.map(|fibonacci| Self { fibonacci, one_core });
         of(false).into_iter().chain(of(true))
@@ -134,16 +136,16 @@ impl Place {
         }
     }
 
-    /// Returns whether a task takes longer than a hundred clock readings, on any processor whose clock can be read
-    /// without a system call.
+    /// Returns whether a task takes longer than a hundred readings of the clock, if the clock can be read without a
+    /// system call.
     fn is_long(self) -> bool {
         self.fibonacci >= 25
     }
 
-    /// Checks the sum of the tasks' results.
+    /// Returns an error if `sum` is not the sum of the results of `tasks` tasks.
     fn check(self, sum: f64, tasks: u64) -> Result<(), Wrong> {
         let (number, _) = (0..self.fibonacci).fold((0_u64, 1_u64), |(a, b), _| (b, a + b));
-        // The sum is exact in any order, because all terms are whole numbers far below 2^53.
+        // The sum is exact in any order of the tasks, because all terms are whole numbers far below 2^53.
         let expected = (number * tasks) as f64;
         if sum == expected {
             Ok(())
@@ -188,14 +190,15 @@ impl Workload for Coroutines {
     }
 }
 
-/// Judges whether a task allocates exactly its frame, and whether the frame of a boxed future is as large as tokio's.
-/// Returns `None` if the case has not run, or if the compiler has elided the frame.
+/// Judges the promise that a task allocates its frame and nothing else, and that the frame of a boxed future has the
+/// size of a frame of a tokio task. Returns `None` if the case has not run, or if the compiler has elided the
+/// allocation of the frame.
 fn frame(results: &Results, runner: Runner, place: Place) -> Option<Judged> {
     let row = |runner: Runner| results.row(&place.id(runner), "none");
     let bytes_of = |runner: Runner| Some(*row(runner)?.counts.get("frame_bytes")?);
     let (of, bytes) = (row(runner)?, bytes_of(runner)?);
     let tasks = if runner.is_one_for_all() { place.batch(runner) as f64 } else { 1.0 };
-    // The count of C++ includes only frames.
+    // The count of allocations in C++ includes only allocations of frames.
     let of_cc = of.counts.get("new").map(|news| (*news, news * bytes));
     let (blocks, taken) = of_cc.or(of.allocs.zip(of.bytes))?;
     let (blocks, taken) = (blocks * tasks, taken * tasks);

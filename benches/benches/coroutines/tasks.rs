@@ -1,4 +1,4 @@
-//! The tasks of each runner. Each task of a batch computes the same Fibonacci number.
+//! The tasks of each runner (implementation of tasks). Each task of a batch computes the same Fibonacci number.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -23,29 +23,32 @@ pub(super) struct Batch {
     pub(super) total: Duration,
     pub(super) creation: Duration,
     pub(super) resume: Duration,
-    /// The time of the computations, and the time of the switches to and from them, if each task was timed from within.
+    /// The sum of the times of the computations, and the sum of the times of the switches to and from the computations.
+    /// `None` if the parts of a task were not timed.
     pub(super) inside: Option<[Duration; 2]>,
     pub(super) destruction: Duration,
     pub(super) sum: f64,
     /// How many times tasks were resumed, if the runner counts resumes.
     pub(super) resumes: Option<u64>,
-    /// The size of a task's frame in bytes.
+    /// The size of a task's frame in bytes, if it is known.
     pub(super) frame: Option<f64>,
-    /// How many times C++ allocated a frame.
+    /// How many times C++ allocated a frame, if the tasks are C++ coroutines.
     pub(super) news: Option<u64>,
 }
 
-/// Makes the case of a runner for a Fibonacci number, on one core or on all cores (`place`).
+/// Makes the case of a runner (an implementation of the tasks) with the parameters `place`: the Fibonacci number, and
+/// one core or all cores.
 pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
     let (batch, inside, one_core) = (place.batch(runner), place.is_long(), place.one_core);
     let is_cc = matches!(runner, Runner::Cc(..));
     let info = Info {
         batch,
-        // The count of threads is a median, so two batches need not add up.
+        // Two batches show that counts add up. The count of threads is a median, so it need not.
         counted_over: if runner == Runner::Thread { batch } else { 2 * batch },
         one_core,
-        // std keeps living threads in a map, whose number of nodes depends on the order in which the threads end. The
-        // workers of a runtime allocate when one of their buffers is used up.
+        // The allocation counts of threads are not exact: std keeps the living threads in a map, and the number of the
+        // map's nodes depends on the order in which the threads end. The counts of tokio with several workers are not
+        // exact either: a worker allocates when one of its buffers is used up.
         exact: runner != Runner::Thread && (runner != Runner::Tokio || one_core),
         traced: !is_cc,
         counted: !is_cc,
@@ -65,9 +68,9 @@ pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
         }
         Runner::Sequential => Case::new(info, batches(runner, place, entered, sequential::<T>)),
         Runner::Thread => Case::new(info, batches(runner, place, awaited, threads::<T>())),
-        // A future is within its span when it is polled and when it is dropped.
+        // A future's span is entered when the future is polled, and when it is dropped.
         Runner::Future => Case::new(info, batches(runner, place, polled, futures::<T>(inside))),
-        // A batch is one task, which has an additional resume to its end, and is dropped.
+        // A batch is a single future, which is resumed once for each task, once more at its end, and then dropped.
         Runner::Yield => {
             let written = move |n| {
                 let tasks = n / batch;
@@ -79,7 +82,8 @@ pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
     };
     match runner {
         Runner::Cc(compiler, Kind::Coroutine) => {
-            // The compiler elides the allocation of all frames or of none.
+            // A compiler elides either the allocations of all frames or none of them, so one task shows the expected
+            // count.
             let news = compiler.coroutines(1, 1, inside).map_or(0.0, |batch| batch.news as f64);
             case.has("resumes", || 1.0).has("new", move || news)
         }
@@ -88,25 +92,26 @@ pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
     }
 }
 
-/// Returns the report of `n` tasks whose spans are entered once: how many messages they write.
+/// Returns the report of `n` tasks, each with a span that is entered once. The report has the number of messages that
+/// the tasks write.
 fn entered(n: u64) -> Done {
     Done { messages: 2 * n, ..Done::new() }
 }
 
-/// Returns the report of `n` tasks whose spans are entered once, perhaps long after the spans were created: how many
-/// messages they write.
+/// Returns the report of `n` tasks, each with a span that is entered once, perhaps long after its creation. Such a span
+/// may have a life (a slice from its creation until it closes), which takes further messages.
 fn awaited(n: u64) -> Done {
     Done { lives: [0, n], ..entered(n) }
 }
 
-/// Returns the report of `n` futures that are polled once and dropped, each within its own span. Each future writes
-/// four messages and a life.
+/// Returns the report of `n` futures, each within its own span, which are polled once and dropped. Each future writes
+/// four messages and a life (a slice from the creation of the span until it closes).
 fn polled(n: u64) -> Done {
     Done { messages: 4 * n, lives: [n; 2], ..Done::new() }
 }
 
-/// Makes a closure that runs batches of tasks. `written` returns the report with the number of messages that `n` tasks
-/// write.
+/// Makes a closure that runs batches of tasks and returns their report. `run` runs one batch. `written` returns the
+/// report with the number of messages that a number of tasks write.
 fn batches(
     runner: Runner,
     place: Place,
@@ -123,7 +128,8 @@ fn batches(
             if let Some(resumes) = done.resumes.filter(|&resumes| resumes != batch) {
                 return Err(format!("{resumes} of {batch} tasks ran"));
             }
-            // For a runner with a single coroutine, a part may be so short that both readings of the clock are equal.
+            // Every part takes time. But a part of a single coroutine may be so short that both clock readings are
+            // equal.
             let is_lost = |has: bool, took: Duration| has && took.is_zero() && !runner.is_one_for_all();
             if is_lost(runner.is_created(), done.creation)
                 || is_lost(true, done.resume)
@@ -149,8 +155,8 @@ fn batches(
 
 impl Batch {
     /// Adds the times and counts of `n` tasks, which ran in batches of `batch` tasks, to the report `done`. A reading
-    /// of the clock takes `clock` nanoseconds. Each time is the difference between two clock readings, and includes the
-    /// duration of one reading.
+    /// of the clock takes `clock` nanoseconds, which are subtracted from each time: a time is the difference between
+    /// two clock readings, so it includes the duration of one reading.
     pub(super) fn done(&self, done: Done, runner: Runner, n: u64, batch: u64, clock: f64) -> Done {
         let without = |time: Duration, readings: u64| {
             time.saturating_sub(Duration::from_secs_f64(clock * readings as f64 / 1e9))
@@ -161,8 +167,8 @@ impl Batch {
         let readings = inside + (parts - 1) * batches;
         let [creation, destruction] = [self.creation, self.destruction].map(|part| without(part, batches));
         let resume = without(self.resume, inside);
-        // A part that is shorter than its clock readings counts as zero. So the whole must be at least the sum of the
-        // corrected parts.
+        // A part that is shorter than its clock readings becomes zero, and not negative. So the corrected total could
+        // be less than the sum of the corrected parts, and is then set to this sum.
         let sum: Duration = if runner.is_created() { creation + resume + destruction } else { resume };
         let took = without(self.total, readings).max(sum);
         let mut done = Done { took: Some(took), ..done }.gauge("clock_ns", clock);
@@ -170,7 +176,7 @@ impl Batch {
         if let Some(resumes) = self.resumes {
             done = done.count("resumes", resumes);
         }
-        // A single coroutine is created and destroyed once per batch.
+        // A single coroutine for all tasks is created and destroyed once per batch.
         let whole = if runner.is_one_for_all() { batches } else { n };
         if runner.is_created() {
             done = done.part("creation", creation, whole).part("resume", resume, n);
@@ -192,7 +198,7 @@ impl Batch {
     }
 }
 
-/// Converts the batch of a C++ case, which measures its own times.
+/// Converts the results of a batch in C++, where the times are measured by the C++ code.
 fn of_cc(done: &cc::Batch, has_frames: bool) -> Batch {
     let nanos = Duration::from_nanos;
     Batch {
@@ -203,13 +209,13 @@ fn of_cc(done: &cc::Batch, has_frames: bool) -> Batch {
         destruction: nanos(done.destruction),
         sum: done.sum,
         resumes: has_frames.then_some(done.resumes),
-        // The size of an elided frame is unknown.
+        // This is `None` if the compiler has elided the frame, because its size is then unknown.
         frame: done.frame(),
         news: has_frames.then_some(done.news),
     }
 }
 
-/// The readings of the clock at the ends of the parts of a batch. Each part begins where the previous part ends.
+/// A stopwatch for the parts of a batch. The clock is read once at the end of each part, where the next part begins.
 struct Laps {
     start: Instant,
     last: Instant,
@@ -229,20 +235,21 @@ impl Laps {
         lap
     }
 
-    /// Returns the sum of the times that [`lap`](Self::lap) has returned.
+    /// Returns the sum of the times that [`lap`](Self::lap) has returned so far.
     fn total(&self) -> Duration {
         self.last - self.start
     }
 }
 
 thread_local! {
-    /// The times at which the computation of the last task began and ended.
+    /// The times at which the last computation on this thread began and ended.
     static COMPUTED: Cell<Option<[Instant; 2]>> = const { Cell::new(None) };
 }
 
-/// Resumes a task. If `times` is given ([`Batch::inside`]), adds the time of the computation, and the time of the switches:
-/// from directly before the resume to the computation, and from the computation until the task has returned. This takes
-/// four readings of the clock, two of which [`compute_inside`] makes.
+/// Resumes a task by calling `task`. If `times` is given ([`Batch::inside`]), adds to it the time of the computation,
+/// and the time of the switches: from directly before the resume to the computation, and from the end of the
+/// computation until the resume has returned. This takes four readings of the clock, two of which [`compute_inside`]
+/// makes.
 #[inline(always)]
 fn resume<R>(times: &mut Option<[Duration; 2]>, task: impl FnOnce() -> R) -> R {
     let Some([compute, switch]) = times else { return task() };
@@ -272,7 +279,7 @@ fn compute(number: u32) -> f64 {
     black_box(fibonacci_of(black_box(number)))
 }
 
-/// Computes a Fibonacci number. Reads the clock before and after the computation if `inside` is set.
+/// Computes a Fibonacci number. If `inside` is true, reads the clock before and after the computation.
 #[inline(always)]
 fn compute_inside(number: u32, inside: bool) -> f64 {
     if !inside {
@@ -296,7 +303,7 @@ fn sequential<T: Tracing>(number: u32, tasks: u64) -> Result<Batch, Wrong> {
 }
 
 fn threads<T: Tracing>() -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
-    // Threads sleep until the write lock is released, and the threads that have started are counted.
+    // The lock at which threads sleep until all threads are created, and the number of threads that have passed it.
     let gate = Arc::new((RwLock::new(()), AtomicU64::new(0)));
     let mut threads = Vec::new();
     move |number, tasks| {
@@ -324,7 +331,7 @@ fn threads<T: Tracing>() -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
     }
 }
 
-/// A future behind a pointer, like the handle of a coroutine.
+/// A boxed future, which is a pointer, like the handle of a C++ coroutine.
 type Task = Pin<Box<dyn Future<Output = f64> + Send>>;
 
 fn boxed(future: impl Future<Output = f64> + Send + 'static) -> (Task, f64) {
@@ -361,7 +368,7 @@ fn futures<T: Tracing>(inside: bool) -> impl FnMut(u32, u64) -> Result<Batch, Wr
     }
 }
 
-/// Returns a future that is pending once and then ready.
+/// Returns a future that is pending at its first poll and ready at the second.
 fn yield_once() -> impl Future<Output = ()> + Send {
     let mut yielded = false;
     poll_fn(move |_| if std::mem::replace(&mut yielded, true) { Poll::Ready(()) } else { Poll::Pending })
@@ -388,7 +395,7 @@ fn yielding<T: Tracing>(inside: bool) -> impl FnMut(u32, u64) -> Result<Batch, W
             let is_pending = resume(&mut batch.inside, || task.as_mut().poll(&mut context).is_pending());
             resumes += u64::from(is_pending);
         }
-        // The end of the future computes nothing.
+        // In its last resume, the future ends without a further computation.
         match task.as_mut().poll(&mut context) {
             Poll::Ready(sum) => batch.sum = sum,
             Poll::Pending => return Err("the tasks have not ended".to_owned()),
@@ -402,8 +409,8 @@ fn yielding<T: Tracing>(inside: bool) -> impl FnMut(u32, u64) -> Result<Batch, W
     }
 }
 
-/// Runs the tasks on a tokio runtime without drivers, which has a worker for each core or uses the calling
-/// thread.
+/// Makes a closure that runs the tasks on a tokio runtime without drivers. On all cores, the runtime has a worker for
+/// each core. On one core, it uses only the calling thread.
 fn tokio<T: Tracing>(one_core: bool) -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
     let mut builder = match one_core {
         true => tokio::runtime::Builder::new_current_thread(),
@@ -412,12 +419,12 @@ fn tokio<T: Tracing>(one_core: bool) -> impl FnMut(u32, u64) -> Result<Batch, Wr
     let mut runtime = None;
     let (mut all, inside) = (Vec::new(), false);
     move |number, tasks| {
-        // The runtime starts in the first run, so that its workers do not disturb the cases before.
+        // The runtime starts in the first run of its case, so that its workers do not disturb earlier cases.
         let runtime = runtime.get_or_insert_with(|| builder.build().expect("a runtime without drivers"));
         let mut batch = Batch::default();
         let mut laps = Laps::start();
         for _ in 0..tasks {
-            // The same code as that of a future, so that both have equal frames.
+            // This is the code that `futures` also has, so that the frames of both have the same size.
             let task = async move { compute_inside(number, inside) };
             let task = T::spanned(task, || info_span!("task"));
             batch.frame = Some(size_of_val(&task) as f64);

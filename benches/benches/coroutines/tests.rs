@@ -14,7 +14,7 @@ pub(crate) fn prove() {
     batches();
 }
 
-/// Checks the numbers of tasks in a batch: 1,000 as in the original, except long tasks in Rust without
+/// Checks the numbers of tasks in a batch: 1,000 as in the original benchmark, except for long tasks in Rust without
 /// `ATRACE_BENCH_ORIGINAL=1`.
 fn batches() {
     for (fibonacci, in_rust) in [(15, 1000), (25, if is_original() { 1000 } else { 30 })] {
@@ -42,7 +42,8 @@ fn of_known_times() {
             frame: Some(8.0),
             news: Some(60),
         };
-        // A reading takes 10 ns: 2 batches have 4 for each task, and one for each of the three parts.
+        // A reading of the clock takes 10 ns. In the two batches, there are four readings for each task, and one
+        // reading for each of the three parts of a batch.
         let expected = Done { took: Some(nanos(66600 - 2460)), ..Done::new() }
             .gauge("clock_ns", 10.0)
             .gauge("clock_readings", 246.0 / 60.0)

@@ -1,11 +1,11 @@
-//! Measures what an event costs, in Rust and in C++, with tracing off and on, and compares the costs with the
-//! machine's limits.
+//! Measures what an event costs, in Rust and in C++, with tracing off and on. Compares the costs with lower limits,
+//! such as the cost of a `write(2)`.
 //!
-//! The cases include those of AOSP's `libatrace_rust_benchmark`, with the names that AOSP has given them: in Rust
-//! (`rust/`), in C++ (`cc/`, printed as `BM_…`), in Rust through the libcutils of the C++ side (`ffi/`), and through
-//! the Perfetto backend (`perfetto/`). The cases `ffi/` and `perfetto/` run in processes of their own, because the
-//! backend of a process can't be changed. Each case is compared in interleaved rounds; the cases `rust/` and `cc/` are
-//! then measured by Criterion, too. The rows are in `target/overhead/atrace.json`.
+//! The cases include those of AOSP's `libatrace_rust_benchmark`, under AOSP's names. They are measured in Rust
+//! (`rust/`), in C++ (`cc/`, printed as `BM_…`), in Rust through the libcutils that C++ calls (`ffi/`), and with the
+//! Perfetto backend (`perfetto/`). The cases `ffi/` and `perfetto/` run in processes of their own, because the backend
+//! of a process can't be changed. Cases that are compared are measured in interleaved rounds. The cases `rust/` and
+//! `cc/` are then also measured by Criterion. The rows (results) are in `target/overhead/atrace.json`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -106,7 +106,7 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
         row.counts.extend(instructions.get(&row.id).map(|n| ("instructions".to_owned(), *n)));
     }
     output.criterion(|| criterion(session, &switch))?;
-    // A test measures no times, so it only judges promises about counts.
+    // If the bench runs as a test, it measures no times, so only promises about counts are judged.
     let is_test = session.args.test;
     let promised = |group: &str| if is_test { Vec::new() } else { promises::of(group) };
     let ratios = [promised("events"), promised("perfetto")].concat();
@@ -120,7 +120,7 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     Ok(if is_test || none_asked { ExitCode::SUCCESS } else { exit_code(&rows) })
 }
 
-/// Prints which rows are missing and why, a line for each reason.
+/// Prints which C++ rows (results) can't be measured, with a line for each reason.
 fn say_what_is_missing(session: &Session) {
     let mut missing = BTreeMap::<_, Vec<_>>::new();
     for Operation { event, missing: why, .. } in operations() {
@@ -147,7 +147,8 @@ struct Switch {
 impl Switch {
     fn new() -> io::Result<Self> {
         let control = Control::open().map_err(io::Error::other)?;
-        // libcutils never notices flags that did not exist when it first looked, so create them now.
+        // Create the properties now: libcutils never notices properties that did not exist when it first looked for
+        // them.
         control.enable(ThisProcess).and_then(Switched::restore).map_err(io::Error::other)?;
         let this = Self { control };
         this.check(false)?;
@@ -162,7 +163,7 @@ impl Switch {
 
     fn check(&self, on: bool) -> io::Result<()> {
         let cc = match cc_bench::missing("atrace_get_enabled_tags") {
-            // If this libcutils function is missing, there are no C++ rows.
+            // Without this function of libcutils, there are no C++ rows, so the state of C++ does not matter.
             Some(_) => on,
             None => cc_bench::enabled_tags() & TAG.bits() != 0,
         };
@@ -178,7 +179,7 @@ impl Switch {
 /// Returns an error if an operation of `run` does not write exactly `events` events to the sink.
 fn verify(session: &Session, id: &str, run: &mut dyn FnMut(u64), events: u64) -> io::Result<()> {
     match session.wrote(|| run(1))? {
-        // A file only tells its length, so the check is whether anything was written.
+        // If the sink is a file, only its length is known, so the check is whether anything was written.
         Some(got) if (got == events) || (session.instance.is_none() && (got > 0) == (events > 0)) => Ok(()),
         None => Ok(()),
         Some(got) => {
@@ -187,8 +188,8 @@ fn verify(session: &Session, id: &str, run: &mut dyn FnMut(u64), events: u64) ->
     }
 }
 
-/// Measures every kind of event in Rust and in C++, while tracing is off or while it is on (`state`), and the cases
-/// that `add` adds. `who` is the name of the Rust implementation in row ids.
+/// Measures every kind of event in Rust and in C++, and the cases that `add` adds. `state` says whether tracing is off
+/// or on meanwhile. `who` is the name of the Rust implementation in the ids of rows (results).
 fn compare(
     session: &Session,
     state: State,
@@ -206,7 +207,8 @@ fn compare(
         counted.push((rust_id.clone(), per_op(COUNTED, &mut rust)));
         paired.case(&rust_id, rust);
         if *who == Who::Rust && !written.is_empty() {
-            // The system call alone, with the same bytes. The time above it is the cost of this library.
+            // This case makes only the system call, with the same bytes. The additional time of the event is the cost
+            // of this library.
             let least = Id::limit(&format!("inline_write_{}", event.name)).to_string();
             let (file, writes) = (marker(session)?, cc_bench::InlineWrites::of(&written));
             paired.case(&least, move |n| _ = writes.run(file.as_fd(), n));
@@ -234,9 +236,9 @@ fn compare(
     Ok(rows)
 }
 
-/// Measures the CPU time of the C++ cases for which AOSP published a result. As in Google Benchmark, a case runs
-/// more and more iterations until they take half a second. The rows get the time of an iteration (`cpu_ns`), and
-/// the number of `iterations`.
+/// Measures the CPU time of the C++ cases for which AOSP published a result. As in Google Benchmark, a case runs with
+/// more and more iterations, until a run takes half a second (less in a quick run). The CPU time of an iteration and
+/// the number of iterations are added to the counts of the case's row, as `cpu_ns` and `iterations`.
 fn count_cpu_time(session: &Session, state: State, rows: &mut [Row]) {
     let least = match &session.args {
         args if args.test => Duration::ZERO,
@@ -263,8 +265,8 @@ fn count_cpu_time(session: &Session, state: State, rows: &mut [Row]) {
     }
 }
 
-/// Adds operations that write no event: a test of a tag, a query of all enabled tags, and a begin with a tag that
-/// stays off.
+/// Adds cases of operations that write no event: a test whether a tag is on, a query of all enabled tags, and a begin
+/// with a tag that stays off.
 fn questions(paired: &mut Paired<'_>, state: State) {
     let id = |who: &str, what: &str| format!("{who}/tracing_{}_{what}", state.name());
     let (name, c_name) = (text(10), c_text(&text(10)));
@@ -287,7 +289,8 @@ fn questions(paired: &mut Paired<'_>, state: State) {
     }
 }
 
-/// Adds the events for which AOSP published results, written as by AOSP's wrapper, which this library replaces.
+/// Adds cases of the events for which AOSP published results. They are written by code like AOSP's Rust wrapper of
+/// libcutils, which this library replaces.
 fn aosp_like(paired: &mut Paired<'_>, state: State) {
     const TAG: u64 = cc_bench::TAG;
     if cc_bench::missing("atrace_end_body").is_some() {
@@ -330,7 +333,8 @@ fn off(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     })
 }
 
-/// Compares two ways to copy and check a text: the vector code in atrace's `message/copy.rs`, and a plain loop.
+/// Adds and compares two ways to copy a text and check its characters: the vector code in atrace's `message/copy.rs`,
+/// and a plain loop.
 fn copies(paired: &mut Paired<'_>) {
     let name = text(1000);
     paired.case("rust/text_of_1000", move |n| {
@@ -346,7 +350,7 @@ fn copies(paired: &mut Paired<'_>) {
     paired.compare("rust/text_of_1000", "limit/plain_copy_of_1000");
 }
 
-/// Copies a text. Returns whether the text has a byte that must not be in a message.
+/// Copies a text in a plain loop. Returns whether the text has a byte that must not be in a message.
 #[inline(never)]
 fn plain_copy(from: &[u8], to: &mut [u8]) -> bool {
     let mut found = false;
@@ -357,13 +361,13 @@ fn plain_copy(from: &[u8], to: &mut [u8]) -> bool {
     found
 }
 
-/// Opens the marker file for the raw writes.
+/// Opens the file to which messages are written (the marker), for writes without this library.
 fn marker(session: &Session) -> io::Result<File> {
     let path = session.marker.as_ref().ok_or_else(|| io::Error::other("there is no marker to write to"))?;
     OpenOptions::new().append(true).open(path)
 }
 
-/// Calls the system's `write(2)` with the bytes of an event, as any program can.
+/// Calls the system's `write(2)` with the bytes of an event `n` times, without this library.
 fn raw_write(file: &File, message: &[u8], n: u64) {
     let whole = cc_bench::raw_write(file.as_fd(), message, n);
     assert_eq!(whole, n, "the sink takes no raw writes");
@@ -399,8 +403,8 @@ fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     })
 }
 
-/// Measures how the length of a name changes the cost of a begin, with tracing off, and with tracing on beside a
-/// `write(2)` of the same bytes (a raw write).
+/// Measures how the length of the name changes the cost of the begin of a slice, with tracing off and with tracing on.
+/// With tracing on, the cost is compared with a `write(2)` of the same bytes.
 fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     const LENGTHS: [usize; 8] = [1, 3, 10, 30, 100, 300, 600, 1000];
     let config = Config::of(&session.args);
@@ -430,7 +434,8 @@ fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Measures Rust through the libcutils of the C++ side, in a process that has this libcutils as its backend.
+/// Measures the events in Rust through the libcutils that C++ calls, in a child process that has this libcutils as its
+/// backend.
 fn ffi() -> io::Result<Vec<Row>> {
     if cfg!(target_feature = "crt-static") {
         println!("\nffi: a statically linked executable can load no libcutils");
@@ -444,7 +449,7 @@ fn through_libcutils(session: &Session, switch: &Switch) -> io::Result<Vec<Row>>
     if session.is_where_libcutils_writes() {
         match switch.on() {
             Ok(_on) => rows.extend(compare(session, State::On, &Who::Ffi, |_| ())?),
-            // Before Android 12, libcutils only lets debuggable programs and systems trace.
+            // Before Android 12, libcutils only traces programs or systems that are debuggable.
             Err(e) if cfg!(target_os = "android") => {
                 println!(
                     "no rows through libcutils with tracing on (an old libcutils requires ro.debuggable=1): {e}"
@@ -487,8 +492,8 @@ fn threads(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Measures the selected cases with Criterion, which has its own statistics and compares the results with
-/// those of the last run.
+/// Measures the selected cases with Criterion, which has its own statistics and compares its results with the results
+/// of its last run.
 fn criterion(session: &Session, switch: &Switch) -> io::Result<()> {
     println!();
     if !can_run(&session.args) {

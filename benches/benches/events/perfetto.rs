@@ -1,11 +1,11 @@
-//! Measures what an event costs through the Perfetto backend, beside the marker backend, while a Perfetto consumer
-//! (the `Reader`) records. Each number of sessions is measured in a process of its own, because a process that has
-//! become a producer stays a producer.
+//! Measures the cost of an event with the Perfetto backend, and for comparison with the marker backend, while a
+//! Perfetto consumer (the `Reader`) records. Each number of sessions is measured in a process of its own, because a
+//! process that has connected as a producer stays connected.
 //!
-//! Both backends are on at the same time. The properties switch tracing on for one tag, whose events go to the
-//! marker. The session switches tracing on for all tags, and the events of another tag go to the memory that is
-//! shared with the service. Before each slice, the bench waits until the memory has room. At the end, every event
-//! must have arrived or must be reported as lost, and few may be lost; otherwise the bench fails.
+//! Both backends are on at the same time. The properties switch tracing on for one tag, whose events go to the marker.
+//! The session switches tracing on for all tags, and the bench writes events of another tag, which go to the memory
+//! that is shared with the service. Before each measurement, the bench waits until the memory has room. At the end,
+//! every event must have arrived or must be counted as lost, and few may be lost; otherwise the bench fails.
 
 use std::hint::black_box;
 use std::io::{self, Read as _};
@@ -35,30 +35,31 @@ use rustix::thread::sched_getcpu;
 
 use super::{Switch, marker, raw_write};
 
-/// The mode of the process that measures with one session.
+/// The role of the process that measures with one Perfetto session.
 pub(crate) const MODE: &str = "perfetto";
-/// The mode of a process that measures with several sessions.
+/// The role of a process that measures with several Perfetto sessions.
 pub(crate) const SESSIONS: &str = "perfetto_sessions";
 
-/// The mode of a process that reads the memory that the measuring process fills.
+/// The role of a process that reads memory into which the measuring process copies bytes.
 pub(crate) const READS: &str = "perfetto_reads";
-/// The environment variable with the path of that memory's file.
+/// The environment variable with the path of the memory that a process in the role [`READS`] reads.
 const READ: &str = "ATRACE_BENCH_MEMORY";
 
-/// The tag that is on for the marker backend.
+/// The tag of events for the marker backend, which the properties switch on.
 const MARKED: AtraceTag = AtraceTag::App;
-/// The tag that is on only for the session.
+/// The tag of events for the Perfetto backend, which only the session switches on.
 const SHARED: AtraceTag = AtraceTag::Hal;
 
 /// The size in bytes of the memory that is shared with the service.
 const MEMORY: u64 = 1 << 20;
-/// The maximum number of bytes that the events of a slice (a period of measuring) take in the shared memory. The
-/// warm-up before a slice may take the same number of bytes.
+/// The maximum number of bytes that the events of a measurement take in the shared memory. The events of the warm-up
+/// before a measurement may take the same number of bytes.
 const PART: u64 = 128 << 10;
-/// The size of the largest chunk in bytes. The service reads a chunk that is not full only once a second.
+/// The size of the largest chunk in bytes. (The service reads a chunk that is not full only once a second, so the
+/// events in it arrive late.)
 const CHUNK: u64 = 8 << 10;
 
-/// Measures all rows, in processes of their own.
+/// Measures all rows (results) of this module, in child processes, one for each number of sessions.
 pub(crate) fn rows() -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (mode, sessions) in [(MODE, 1), (SESSIONS, 2), (SESSIONS, 4), (SESSIONS, 8)] {
@@ -81,7 +82,7 @@ fn config(args: &Args) -> Config {
     }
 }
 
-/// Selects the value for a test, a quick run, or a full run.
+/// Returns the first value for a test, the second for a quick run, and the third for a full run.
 fn by_length<T>(args: &Args, [test, quick, full]: [T; 3]) -> T {
     match args {
         Args { test: true, .. } => test,
@@ -90,16 +91,17 @@ fn by_length<T>(args: &Args, [test, quick, full]: [T; 3]) -> T {
     }
 }
 
-/// Keeps track of the free space in the shared memory, so that no event is lost.
+/// An account of the free space in the shared memory, by which the bench avoids that events are lost.
 struct Room {
     reading: Reading,
-    /// The number of written events.
+    /// The number of events that this process has written.
     written: AtomicU64,
-    /// An upper bound of the number of bytes that were written since the whole memory was last known to be free.
+    /// An upper bound of the number of bytes that were written to the shared memory since it was last known to be free.
     used: AtomicU64,
-    /// An upper bound of the number of events in a chunk that is not full.
+    /// An upper bound of the number of events in a chunk that is not full, which arrive late.
     open: AtomicU64,
-    /// The number of lost events that affect no row: those in rounds and in counts that were discarded.
+    /// The number of lost events that affect no result, because the measurements in which they were lost were
+    /// discarded.
     excused: AtomicU64,
 }
 
@@ -109,7 +111,7 @@ impl Room {
         Ok(Self { reading: Reading::begin()?, written, used, open, excused })
     }
 
-    /// Waits until the shared memory has room for the events of a slice (a period of measuring).
+    /// Waits until the shared memory has room for the events of a measurement and its warm-up.
     fn make(&self) {
         if self.used.load(Relaxed) + 2 * PART > MEMORY * 3 / 4 {
             self.empty();
@@ -129,12 +131,12 @@ impl Room {
         self.open.store(CHUNK / size.least + 1, Relaxed);
     }
 
-    /// Returns the maximum number of operations in a slice (a period of measuring).
+    /// Returns the maximum number of operations in a measurement, for an operation that writes `messages` events.
     fn most(&self, messages: u64, size: Size) -> u64 {
         PART / (messages * size.most * u64::from(self.reading.sessions()))
     }
 
-    /// Adds a case that writes events.
+    /// Adds a case that writes events to the shared memory.
     fn add<'a>(&'a self, paired: &mut Paired<'a>, id: String, event: &'static Event, mut run: Run) {
         let size = Size::of(event);
         let most = self.most(event.messages, size);
@@ -151,8 +153,7 @@ impl Room {
         paired.add(Case::new(id, run).before(before).at_most(most));
     }
 
-    /// Begins `slices` slices of the trace, so that the same number of ends can be measured: an end without a begin is
-    /// not written.
+    /// Begins `slices` slices in the trace, so that their ends can be measured: an end without a begin is not written.
     fn begin(&self, slices: u64) {
         self.empty();
         in_rust::<{ SHARED.bits() }>(&LITERALS[0])(slices);
@@ -160,8 +161,8 @@ impl Room {
         self.empty();
     }
 
-    /// Returns an error if an event has neither arrived nor been reported as lost, or if more than one in a
-    /// thousand was lost.
+    /// Returns an error if an event has neither arrived nor been counted as lost, or if more than one in a thousand
+    /// events was lost.
     fn check(&self) -> io::Result<()> {
         let written = self.written.load(Relaxed);
         self.reading.wait_for([written; 2], 0)?;
@@ -174,7 +175,7 @@ impl Room {
     }
 }
 
-/// The minimum and the maximum number of bytes that an event takes in the memory.
+/// The minimum and the maximum number of bytes that an event takes in the shared memory.
 #[derive(Clone, Copy)]
 struct Size {
     least: u64,
@@ -184,7 +185,7 @@ struct Size {
 impl Size {
     fn of(event: &Event) -> Self {
         let name = if event.name == "begin/1000" { 1000 } else { 0 };
-        // An event on a track of its own may come with the description of the track.
+        // The packet of an event on a named track may be preceded by a description of the track.
         let has_track = ["int", "async", "track"].iter().any(|track| event.name.starts_with(track));
         Self { least: 6 + name, most: 60 + name + if has_track { 100 } else { 0 } }
     }
@@ -198,7 +199,8 @@ pub(crate) fn id(event: &'static Event) -> Id {
     Id::event(Who::Perfetto, State::On, event)
 }
 
-/// Adds two limits, the reading of the clock and a write to the marker, and returns their ids.
+/// Adds two cases that are lower limits for the cost of an event: a reading of the clock, and a `write(2)` to the
+/// marker. Returns their ids.
 fn add_limits(paired: &mut Paired<'_>, session: &Session) -> io::Result<[String; 2]> {
     let (stamp, raw) = (Id::limit("timestamp").to_string(), Id::raw_write(begin().name).to_string());
     paired.case(&stamp, |n| (0..n).for_each(|_| _ = black_box(clock::now())));
@@ -207,7 +209,7 @@ fn add_limits(paired: &mut Paired<'_>, session: &Session) -> io::Result<[String;
     Ok([stamp, raw])
 }
 
-/// Measures all rows with one session, in this process, which becomes a producer.
+/// Measures all rows (results) with one Perfetto session, in this process, which connects to the service as a producer.
 pub(crate) fn measure(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     let room = Room::new()?;
     let _on = switch.on()?;
@@ -237,7 +239,8 @@ fn both_are_on(session: &Session, room: &Room) -> io::Result<()> {
     room.reading.wait_for([room.written.load(Relaxed); 2], 0)
 }
 
-/// Measures every kind of event, beside the marker backend and the limits.
+/// Measures every kind of event with the Perfetto backend, in the same rounds as some events with the marker backend
+/// and as the lower limits of the cost.
 fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     let text_id = |event: &'static Event| id(event).to_string();
     let mut paired = Paired::new(config(&session.args));
@@ -261,8 +264,8 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     }
     let copy = Id::limit("copy_of_990").to_string();
     let (mut shared, bytes) = (Shared::new(usize::try_from(MEMORY).expect("it is a mebibyte"))?, text(990));
-    // Memory that another processor has read is more expensive to write to. That applies to the Perfetto backend, so
-    // the copies have a reading process, too.
+    // Writing to memory is more expensive if another processor has read the memory. The service reads the memory of the
+    // Perfetto backend, so a process reads the copies, too.
     let mut beside = Helper::start(child::in_mode(READS)?.env(READ, shared.path()))?;
     let copies = move |n| (0..n).for_each(|_| shared.copy(black_box(bytes.as_bytes())));
     let read = move || {
@@ -307,8 +310,8 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Runs as the process that reads the memory on another processor. The process reads the memory each time that it gets
-/// a request, until its stdin is closed.
+/// Runs as the process that reads the copied bytes. For each request on stdin, which has the number of the measuring
+/// process's CPU, it reads the whole memory on another CPU. Returns when stdin is closed.
 pub(crate) fn read_beside() -> io::Result<()> {
     let path = std::env::var_os(READ).ok_or_else(|| io::Error::other("there is nothing to read"))?;
     let shared = Shared::open(Path::new(&path))?;
@@ -323,8 +326,8 @@ pub(crate) fn read_beside() -> io::Result<()> {
     Ok(())
 }
 
-/// Counts the allocations of an operation. The result is the lowest of three counts, because the producer's
-/// socket thread may allocate at the same time.
+/// Counts the allocations of an operation. The result is the lowest of three counts, because the producer's socket
+/// thread (which talks to the service) may allocate at the same time.
 fn allocations(room: &Room, event: &Event) -> Option<atrace_benches::instruments::alloc::PerOp> {
     const COUNTED: u64 = 500;
     let size = Size::of(event);
@@ -338,8 +341,8 @@ fn allocations(room: &Room, event: &Event) -> Option<atrace_benches::instruments
     (0..3).filter_map(count).min_by_key(|counted| counted.total.allocs)
 }
 
-/// Measures threads that write events, and for comparison threads that read the clock and fill memory of
-/// their own.
+/// Measures the CPU time of an event if several threads write events. For comparison, measures threads that read the
+/// clock and fill memory of their own.
 fn threads(session: &Session, room: &Room) -> Vec<Row> {
     let (own, size) = (Id::limit("own_memory").to_string(), Size::of(begin()));
     let id = id(begin()).to_string();
@@ -348,7 +351,7 @@ fn threads(session: &Session, room: &Room) -> Vec<Row> {
     }
     let config = config(&session.args);
     let numbers: &[usize] = if config.once { &[1, 2] } else { &[1, 2, 8] };
-    // Slices are short, so that the memory has room for all threads.
+    // Measurements are short, so that the memory has room for the events of all threads.
     let config =
         Config { slice: Duration::from_micros(12), min_rounds: config.min_rounds.max(2) * 4, ..config };
     let name = text(10);
@@ -373,7 +376,8 @@ fn threads(session: &Session, room: &Room) -> Vec<Row> {
     };
     let [written, filled] = scale_beside(numbers, &config, || room.empty(), [write, fill]);
     let mut rows = written.rows(&id, Sink::Perfetto);
-    // Add the comparison of the two growths for each number of threads above 1.
+    // For each number of threads above 1, compare the growth of CPU time of the threads that write events with that of
+    // the threads that fill memory.
     for (row, &n) in rows.iter_mut().zip(numbers).filter(|(_, n)| **n > 1) {
         let growth = written.growth(&filled, n, 1);
         row.vs.extend(growth.map(|growth| (format!("limit/{GROWTH}/{n}_threads"), Versus::from(growth))));
@@ -382,9 +386,9 @@ fn threads(session: &Session, room: &Room) -> Vec<Row> {
     rows
 }
 
-/// Measures the CPU time of an event in all threads and processes that handle it, at a thousand events per
-/// millisecond. For the marker backend, that is the calling thread. For the Perfetto backend, it is the calling
-/// thread, the socket thread, and the service, which writes a file.
+/// Measures the CPU time of an event in all threads and processes that handle the event, at a thousand events per
+/// millisecond. With the marker backend, only the calling thread handles it. With the Perfetto backend, the calling
+/// thread, the socket thread (which talks to the service), and the service, which writes a file, handle it.
 fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     const EACH: u64 = 1000;
     const WAKE: u64 = 5000;
@@ -407,8 +411,8 @@ fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
                 Ok(process_cpu() + reader)
             };
             if is_shared {
-                // Wake up the socket thread, which looks more often after recent events. The memory has room for these
-                // events.
+                // Wake up the socket thread, which checks for events more often after it has found some. The memory has
+                // room for the events that are written for this purpose.
                 (0..WAKE).for_each(|_| atrace_begin(*tag, &name));
                 room.wrote(WAKE, Size::of(begin()));
             }
@@ -426,7 +430,7 @@ fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
             }
             times.push((used()? - before).as_secs_f64() * 1e9 / (EACH * pauses) as f64);
         }
-        // Lost events take less time, so the round is discarded.
+        // A lost event takes less time, so the times of this round are discarded if events were lost.
         let lost = atrace::perfetto::status().lost() - lost;
         if lost > 0 {
             room.excused.fetch_add(lost, Relaxed);
@@ -451,8 +455,8 @@ fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Counts, by the kernel's own trace events, the system calls that all threads of this process make while the process
-/// writes 100,000 events a second, in ten periods.
+/// Counts the system calls that all threads of this process make while the process writes 100,000 events a second, in
+/// ten periods. The kernel's own trace events of system calls are counted.
 fn count_system_calls(session: &Session, room: &Room, rows: &mut [Row]) {
     let Some(row) = rows.iter_mut().find(|row| row.id == id(begin()).to_string()) else { return };
     let time = by_length(&session.args, [10, 500, 2000]);
@@ -461,7 +465,8 @@ fn count_system_calls(session: &Session, room: &Room, rows: &mut [Row]) {
     let lost = atrace::perfetto::status().lost() - before;
     match calls {
         Ok(_) if lost > 0 => {
-            // A lost event makes other calls, and says nothing about the rows above.
+            // The count is discarded, because the process makes other system calls when an event is lost. The losses do
+            // not affect the results that were measured before.
             room.excused.fetch_add(lost, Relaxed);
             println!(
                 "system calls are not counted: {lost} events were lost: other programs used the processors"
@@ -479,7 +484,8 @@ fn count_system_calls(session: &Session, room: &Room, rows: &mut [Row]) {
 fn system_calls(room: &Room, time: Duration) -> io::Result<Interval> {
     const EACH: u64 = 100;
     const PERIODS: u32 = 10;
-    /// The system calls of this function in each period: `close` after the switch is on, `openat` and `write` for off.
+    /// The number of system calls that this function itself makes in each period: the `close` at the end of switching
+    /// the kernel's events on, and the `openat` and `write` for switching them off.
     const OWN: u64 = 3;
     let instance = Instance::create("atrace-bench")?;
     let tasks =
@@ -494,7 +500,7 @@ fn system_calls(room: &Room, time: Duration) -> io::Result<Interval> {
         while bursts == 0 || start.elapsed() < time / PERIODS {
             (0..EACH).for_each(|_| atrace_begin(SHARED, &name));
             bursts += 1;
-            // Busy waiting, because a sleep would be a system call.
+            // The thread waits actively, because a sleep would be a system call.
             while start.elapsed() < Duration::from_millis(1) * bursts {
                 std::hint::spin_loop();
             }
@@ -508,7 +514,7 @@ fn system_calls(room: &Room, time: Duration) -> io::Result<Interval> {
     Interval::of(&all).ok_or_else(|| io::Error::other("no period"))
 }
 
-/// Measures a begin that is recorded by several sessions.
+/// Measures the begin of a slice that several Perfetto sessions record.
 pub(crate) fn measure_sessions(session: &Session) -> io::Result<Vec<Row>> {
     let room = Room::new()?;
     let sessions = room.reading.sessions();

@@ -1,9 +1,9 @@
-//! Compares the crate perfetto-recorder with the Perfetto backend. That crate keeps the events of a thread in a list
-//! until the program asks for a trace.
+//! Compares the crate perfetto-recorder with this workspace's Perfetto backend. perfetto-recorder keeps the events of a
+//! thread in a list until the program asks for a trace.
 //!
-//! As in `scoped` and `scoped_literal`, an operation is a scope, whose begin and end are two events. No other process
-//! reads the list, and the list has room before each slice, so the row shows the lowest cost that an event can have
-//! with that crate.
+//! As in the cases `scoped` and `scoped_literal`, an operation is a scope, whose begin and end are two events. No other
+//! process reads the list, and the list has room for all events before each measurement. So the result is the lowest
+//! cost that an event can have with perfetto-recorder.
 
 use atrace_benches::catalogue::{Event, Id, State, Who};
 use atrace_benches::measure::paired::{Case, Paired};
@@ -11,7 +11,7 @@ use perfetto_recorder::{
     EVENTS_PER_SPAN, ThreadTraceData, TraceBuilder, current_thread_reserve, scope, start,
 };
 
-/// Adds the case, with at most `most` operations in a slice (a period of measuring).
+/// Adds the case of perfetto-recorder to `paired`, with at most `most` operations in a measurement.
 pub(crate) fn add(paired: &mut Paired<'_>, most: u64) {
     start().expect("it is built with its recording");
     assert!(recorded(10) > recorded(0), "perfetto-recorder records the events");
@@ -35,7 +35,7 @@ fn scopes(n: u64) {
     }
 }
 
-/// Returns the length of the trace of `n` scopes.
+/// Returns the length, in bytes, of the trace of `n` scopes.
 fn recorded(n: u64) -> usize {
     drop(ThreadTraceData::take_current_thread());
     scopes(n);

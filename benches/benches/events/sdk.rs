@@ -1,9 +1,9 @@
-//! Compares Perfetto's own SDK for Rust with this workspace's Perfetto backend. The SDK is a separate producer
-//! in this process, and the same service takes its events.
+//! Compares Perfetto's own SDK for Rust with this workspace's Perfetto backend. The SDK is a second producer in this
+//! process, beside this workspace's backend, and the same service receives the events of both.
 //!
-//! As in `scoped` and `scoped_literal`, an operation is a scope, whose begin and end are two events. The SDK has as
-//! much shared memory as this workspace's backend. After each slice, the SDK flushes its events, so that the
-//! consumer's count is complete.
+//! As in the cases `scoped` and `scoped_literal`, an operation is a scope, whose begin and end are two events. The SDK
+//! has as much shared memory as this workspace's backend. After each measurement, the SDK flushes its events, so that
+//! the consumer's count of events is complete.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -24,11 +24,11 @@ track_event_categories! {
 // The SDK's macros find the module under this name.
 use self::categories as perfetto_te_ns;
 
-/// The time limit for the start of the session.
+/// The time limit for the start of the session that records the SDK's events.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connects the SDK permanently to the service that the environment variables name. Returns when the SDK's category of
-/// events is on.
+/// Connects the SDK to the service that the environment variables name, until the process ends. Returns when the
+/// session has switched on the category of the SDK's events. `memory` is the size of the shared memory in bytes.
 pub(crate) fn connect(memory: u64) -> io::Result<()> {
     let kib = u32::try_from(memory >> 10).expect("memory of a mebibyte");
     let arguments = ProducerInitArgsBuilder::new().backends(Backends::SYSTEM).shmem_size_hint_kb(kib);
@@ -45,8 +45,8 @@ pub(crate) fn connect(memory: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds the case, with at most `most` operations in a slice (a period of measuring). `wrote` is called with the number
-/// of written events, and `before` waits until the shared memory has room.
+/// Adds the case of the SDK to `paired`, with at most `most` operations in a measurement. `wrote` is called with the
+/// number of written events. `before` is called before each measurement, and waits until the shared memory has room.
 pub(crate) fn add<'a>(
     paired: &mut Paired<'a>,
     most: u64,

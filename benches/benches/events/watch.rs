@@ -1,5 +1,6 @@
-//! Measures how much a watch (a thread that notices changed properties) slows down the events of a process that had
-//! only one thread. Each measurement runs in a process of its own, because a watch is kept until its process ends.
+//! Measures how much a watch (a thread that notices changed properties) slows down the events of a process that
+//! otherwise has only one thread. Each configuration is measured in a process of its own, because a watch exists until
+//! its process ends.
 
 use std::io;
 

@@ -3,10 +3,10 @@
 //! - every kind of event, with tracing off and on: in Rust, in Rust through libcutils and, if libcutils has the event,
 //!   in C++;
 //! - every kind of event through the Perfetto backend, with tracing on;
-//! - the events and spans of the subscribers.
+//! - events and spans of the crate `tracing`, with the subscribers whose instructions are counted.
 //!
-//! Each case runs in a process of its own. `atrace_benches::measure::instructions` starts the process and specifies
-//! all of its environment variables. The setup and the first operations of a case are not counted.
+//! Each case (measured operation) runs in a process of its own. `atrace_benches::measure::instructions` starts the
+//! process and sets all of its environment variables. The setup and the first operations of a case are not counted.
 
 use std::hint::black_box;
 use std::os::unix::net::UnixListener;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     instructions::main(|id| {
         let mut prepared = prepare(id);
         count_operations(&mut prepared.run);
-        // Lost events take fewer instructions, so none may be lost.
+        // A lost event takes fewer instructions, so the counts are only valid if no event was lost.
         assert_eq!(atrace::perfetto::status().lost(), 0, "{id}");
     })
 }
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
 /// A closure that runs an operation the given number of times.
 type Run = Box<dyn FnMut(u64)>;
 
-/// A prepared case with its sink.
+/// A case that is ready to be counted, with the values that must live until it was counted.
 struct Prepared {
     run: Run,
     _on: Option<Switched>,
@@ -49,8 +49,8 @@ impl Prepared {
     }
 }
 
-/// Switches tracing to the state of the case, and checks the state by counting the events that arrive in the
-/// sink.
+/// Prepares a case: switches tracing off or on as the case requires, and checks this state by whether an operation's
+/// events arrive in the sink.
 fn prepare(id: &Id) -> Prepared {
     let by_perfetto = id.who == Who::Perfetto;
     let (on, messages, install, mut run): (bool, u64, Option<fn()>, Run) =
@@ -77,13 +77,15 @@ fn prepare(id: &Id) -> Prepared {
             _ => panic!("there is no case {id}"),
         };
     let control = Control::open().expect("there are properties");
-    // libcutils never notices flags that did not exist when it first looked.
+    // Tracing is switched on once, so that the properties exist: libcutils never notices properties that did not exist
+    // when it first looked for them.
     control.enable(ThisProcess).and_then(Switched::restore).expect("tracing can be switched");
     let on_for_now = on.then(|| control.enable(ThisProcess).expect("tracing can be switched on"));
     if let Some(install) = install {
         install();
     }
-    // The first operation does what happens only once, such as the registration of a callsite.
+    // The first operation is not checked, because it does work that is done only once, such as the registration of a
+    // callsite.
     run(1);
     let before = marker_len();
     run(1);
@@ -95,7 +97,7 @@ fn prepare(id: &Id) -> Prepared {
     Prepared { _on: on_for_now, ..Prepared::new(run) }
 }
 
-/// Returns the kind of subscriber of a case.
+/// Returns the kind of subscriber with which a case runs.
 fn subject(id: &Id, case: TracingCase) -> Subject {
     let found = subscribers::all().into_iter().find(|subject| subject.of.id(case) == *id);
     found.unwrap_or_else(|| panic!("there is no case {id}"))
@@ -105,15 +107,15 @@ fn subject(id: &Id, case: TracingCase) -> Subject {
 fn event_by_perfetto(event: &Event) -> Prepared {
     let run = events::in_rust::<{ AtraceTag::App.bits() }>(event);
     recorded(event.name, run, || {
-        // An end without a begin is not written.
+        // An end without a begin is not written, so as many slices are begun as will be ended.
         if event.name == "end" {
             (0..20_000).for_each(|_| atrace::atrace_begin(AtraceTag::App, "slice"));
         }
     })
 }
 
-/// Prepares a `tracing` case through the Perfetto backend. Either this process records its own events, or the process
-/// is connected to a service that has no session, so that tracing is off.
+/// Prepares a `tracing` case with the Perfetto backend. If the case needs tracing on, this process records its own
+/// events. If not, the process is connected to a service that has no session, so that tracing is off.
 fn tracing_by_perfetto(subject: Subject, case: TracingCase) -> Prepared {
     let mut run: Run = Box::new(move |n| cases::run(case, n));
     if subject.of.state == State::On {
@@ -141,15 +143,16 @@ fn connect() -> Service {
     service.expect("a service can run")
 }
 
-/// Prepares a case whose events this process records into a file of its own. `first` runs after the recording has
-/// begun. The size of the recording shows that events arrive.
+/// Prepares a case whose events this process records into a file. `first` runs after the recording has begun. The
+/// growth of the file shows that events are recorded.
 fn recorded(what: &str, mut run: Run, first: impl FnOnce()) -> Prepared {
     let directory = tempfile::tempdir().expect("a directory for files can be created");
     let path = directory.path().join("trace");
     let recording = atrace::perfetto::record_to(&path).expect("it can be recorded");
     let len = || std::fs::metadata(&path).map_or(0, |file| file.len());
     first();
-    // The clock's anchor exists after some milliseconds. A chunk is written to the file when it is full.
+    // The case runs for at least 200 ms, because the producer can read the processor's counter as a clock only after
+    // some milliseconds. It runs until the file has grown, which happens when a chunk is full.
     let before = len();
     let start = Instant::now();
     while len() == before || start.elapsed() < Duration::from_millis(200) {
@@ -161,13 +164,14 @@ fn recorded(what: &str, mut run: Run, first: impl FnOnce()) -> Prepared {
     Prepared { _recording: Some(recording), ..Prepared::new(run) }
 }
 
-/// Returns the number of bytes in the sink, a file.
+/// Returns the number of bytes in the sink, which is a file.
 fn marker_len() -> u64 {
     let sink = PathBuf::from(std::env::var_os("ATRACE_MARKER").expect("the sink is a file"));
     std::fs::metadata(sink).expect("the sink is there").len()
 }
 
-/// Runs the counted operations. Callgrind identifies this function by its name.
+/// Runs the operations that are counted. Callgrind counts only while this function runs, and finds the function by its
+/// name.
 #[inline(never)]
 fn count_operations(run: &mut dyn FnMut(u64)) {
     run(black_box(OPERATIONS));

@@ -1,5 +1,5 @@
-//! The threads that run beside the measuring thread. Either one thread keeps tasks alive, and the measuring thread dumps
-//! these tasks; or two threads, each with its own runtime, run the same body at the same time.
+//! The threads that run beside the measuring thread. Either one thread keeps tasks alive, and the measuring thread
+//! makes dumps of the tasks' spans. Or two threads, each with its own runtime, run the same operation at the same time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -28,15 +28,15 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) const ALL: [Self; 3] = [Self::Delay, Self::Delays, Self::Tasks];
 
-    /// Returns the id of the case that dumps these tasks. If `fetched` is true, the case also fetches the frames of
-    /// each span's creation.
+    /// Returns the id of the case that makes dumps of these tasks' spans. If `fetched` is true, the case also gets the
+    /// frames of each span's backtrace.
     pub(crate) fn id(self, fetched: bool) -> String {
         let name = ["long_delay", "10000_delays", "1000_tasks"][self as usize];
         format!("rust/dump_of_{name}{}", if fetched { "/fetched" } else { "" })
     }
 
-    /// Returns the place for the number of frames of a dump, which is set once the number is known. All dumps have the
-    /// same number, because the spans are made in the same place.
+    /// Returns the cell for the number of frames in a dump, which is set once the number is known. All dumps have the
+    /// same number of frames, because all spans are created in the same place in the code.
     pub(crate) fn frames(self) -> &'static OnceLock<u64> {
         static FRAMES: [OnceLock<u64>; 3] = [const { OnceLock::new() }; 3];
         &FRAMES[self as usize]
@@ -47,7 +47,7 @@ impl Kind {
     }
 }
 
-/// A thread with a runtime that keeps the tasks alive until this value is dropped.
+/// A thread that keeps tasks alive in a runtime until this value is dropped.
 pub(crate) struct Alive {
     pub(crate) kind: Kind,
     over: Arc<Notify>,
@@ -73,14 +73,14 @@ async fn delay(kind: Kind, waiting: Arc<AtomicU64>) {
     }
 }
 
-/// Runs the tasks of a kind until `over` is notified. Sets `all_wait` when all tasks wait.
+/// Runs the tasks of a kind until `over` is notified. Sets `all_wait` to true when all tasks wait.
 fn have<T: Tracing>(kind: Kind, all_wait: &AtomicBool, over: &Notify) {
     let Ok(runtime) = Builder::new_current_thread().enable_time().build() else { return };
     runtime.block_on(async {
         let waiting = Arc::new(AtomicU64::new(0));
         for n in 0..kind.tasks() {
             let waiting = Arc::clone(&waiting);
-            // The 10,000 delays take at least 100 s, longer than the tasks are needed.
+            // The loop never runs a second time while the tasks are needed: even the 10,000 delays take at least 100 s.
             let task = async move {
                 loop {
                     delay(kind, Arc::clone(&waiting)).await;
@@ -88,7 +88,7 @@ fn have<T: Tracing>(kind: Kind, all_wait: &AtomicBool, over: &Notify) {
             };
             tokio::spawn(T::spanned(task, || info_span!("task", n)));
         }
-        // While this loop runs, no task runs, so no task is inside its span.
+        // All tasks run on this thread. So when this loop finds that all tasks wait, no task is inside its span.
         while waiting.load(Ordering::Relaxed) < kind.tasks() {
             tokio::task::yield_now().await;
         }
@@ -98,8 +98,8 @@ fn have<T: Tracing>(kind: Kind, all_wait: &AtomicBool, over: &Notify) {
 }
 
 impl Alive {
-    /// Starts the tasks. Returns when all tasks wait and, if a layer is installed, the layer has recorded the spans of
-    /// all tasks.
+    /// Starts the thread and the tasks. Returns when all tasks wait and, if a layer that tracks spans is installed,
+    /// when the layer has recorded the spans of all tasks.
     pub(crate) fn new<T: Tracing>(kind: Kind) -> Result<Self, Wrong> {
         let (over, all_wait) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
         let theirs = (Arc::clone(&all_wait), Arc::clone(&over));
@@ -120,7 +120,8 @@ impl Alive {
 
 pub(crate) const THREADS: u32 = 2;
 
-/// Two threads, each with its own runtime, that run the same body at the same time, a given number of times in total.
+/// Two threads, each with its own runtime, that run the same operation at the same time, a given number of times in
+/// total.
 pub(crate) type Team = Crew<(Body, u64), Result<(u64, Duration), Wrong>>;
 
 pub(crate) fn team(runtime: fn() -> Result<Runtime, Wrong>) -> Team {
@@ -137,8 +138,8 @@ pub(crate) fn team(runtime: fn() -> Result<Runtime, Wrong>) -> Team {
     Crew::start(THREADS as usize, start)
 }
 
-/// Runs half of the operations on each thread. Returns the number of bodies that ran, and the sum of the threads'
-/// times.
+/// Runs half of the `n` operations on each thread. Returns how many operations ran, and the sum of the times of the two
+/// threads.
 pub(crate) fn together(team: &Team, body: Body, n: u64) -> Result<(u64, Duration), Wrong> {
     team.run((body, n)).try_fold((0, Duration::ZERO), |(ran, took), share| {
         share.map(|(more, longer)| (ran + more, took + longer))

@@ -1,17 +1,18 @@
-//! Measures what it costs to track the living spans and the places where they were created.
+//! Measures what it costs to track the living spans of a program, and the places where the spans were created.
 //!
-//! The workload is a benchmark of Kotlin's `DebugProbes` (creation stack traces and dumps of living coroutines), in
-//! Rust. `runBlocking {}`, `runBlocking { launch {} }` and `launch {}` with empty bodies become `block_on` of a
-//! current-thread runtime, `block_on` with a `spawn` in it, and `spawn` alone. A coroutine becomes a future in a
-//! span, and `atrace_subscriber::live` tracks the spans. The bench has the nine modes of the original: nothing
-//! (`none`), the layer alone (`DEFAULT`), and combinations of the options C (backtraces of creations), S (sanitised)
-//! and L (symbols only on request). Without C, the options S and L change nothing and must cost nothing.
+//! The workload is a Rust version of a benchmark of Kotlin's `DebugProbes` (stack traces of the creation of coroutines,
+//! and dumps of the living coroutines). `runBlocking {}`, `runBlocking { launch {} }` and `launch {}` with empty bodies
+//! become `block_on` of a current-thread runtime, `block_on` with a `spawn` in it, and `spawn` alone. A coroutine
+//! becomes a future in a span, and a layer of `atrace_subscriber::live` tracks the spans. The bench has the nine modes
+//! (configurations) of the original benchmark: no tracking (`none`), the layer without options (`DEFAULT`), and
+//! combinations of the options C (backtraces of creations), S (sanitised backtraces) and L (symbols only on request).
+//! Without C, the options S and L have no effect and must cost nothing.
 //!
 //! Backtraces are made by unwinding. If the program has frame pointers (`RUSTFLAGS="-C force-frame-pointers=yes"`),
-//! C_L and C_S_L have variants that use frame pointers. `bare` captures the same backtraces as C_L, and discards
-//! them.
+//! there are also variants of the modes C_L and C_S_L that use the frame pointers. The mode `bare` captures the same
+//! backtraces as C_L, and discards them.
 //!
-//! Unlike in the original, a dump waits until the expected number of spans is alive.
+//! Unlike the original benchmark, this bench makes a dump only when the expected number of spans is alive.
 
 mod alive;
 mod modes;
@@ -44,12 +45,12 @@ fn main() -> ExitCode {
 
 struct Live;
 
-/// A function that runs an operation this many times in a runtime, and returns how many times the innermost
-/// body ran.
+/// A function that runs an operation a given number of times in a runtime. It returns how many times the innermost body
+/// (an empty future) ran.
 type Body = fn(&Runtime, u64) -> u64;
 
-/// A body and its spans, with the number of messages of one operation while tracing is on: two messages for each poll,
-/// and two when a future in a span is dropped.
+/// An operation that creates spans. `spans` and `messages` are the numbers of spans and messages of one operation while
+/// tracing is on: each future in a span writes two messages for each poll, and two when it is dropped.
 struct Creation {
     name: &'static str,
     body: Body,
@@ -84,17 +85,19 @@ fn launch<T: Tracing>(runtime: &Runtime, n: u64) -> u64 {
     })
 }
 
-/// An empty body. Its result, 1, counts the run.
+/// An empty body, the innermost future of an operation. Its result is 1, so that the sum of the results counts the
+/// runs.
 async fn empty() -> u64 {
     black_box(1)
 }
 
-/// Makes a runtime without drivers, because the runtime would poll drivers at each turn.
+/// Makes a runtime without drivers. A runtime with drivers would poll them in each iteration of its loop, which takes
+/// time.
 fn runtime() -> Result<Runtime, Wrong> {
     Builder::new_current_thread().build().map_err(|e| e.to_string())
 }
 
-/// The number of function calls between the case `creation` and the creation of its spans.
+/// The number of nested function calls between the closure of the case `creation` and the creation of its spans.
 const DEEP: u32 = 10;
 
 #[inline(never)]
@@ -108,7 +111,8 @@ fn deep(calls: u32, last: &mut dyn FnMut()) {
 }
 
 /// The threads that run beside the measuring thread. Only one kind of threads exists at a time, and only while a case
-/// needs these threads: another thread makes system calls more expensive, and a thousand more spans fill the caches.
+/// needs these threads: an additional thread makes system calls more expensive, and a thousand additional spans fill
+/// the caches.
 enum Beside {
     Nothing,
     Team(Team),
@@ -116,7 +120,7 @@ enum Beside {
 }
 
 impl Beside {
-    /// Ends the threads. Returns whether the threads had tasks, because tasks write messages when they end.
+    /// Ends the threads. Returns whether a thread kept tasks alive, because such tasks write messages when they end.
     fn nothing(&mut self) -> bool {
         matches!(std::mem::replace(self, Self::Nothing), Self::Alive(_))
     }
@@ -152,8 +156,8 @@ impl Workload for Live {
     fn cases<T: Tracing>() -> Vec<Case> {
         let beside = Rc::new(RefCell::new(Beside::Nothing));
         let mut cases = Vec::new();
-        // A registry occasionally allocates memory for more spans of a thread, and the queues of runtimes can grow at
-        // any time.
+        // The allocation counts of most cases are not exact: a registry occasionally allocates memory for more spans of
+        // a thread, and the queues of runtimes can grow at any time.
         let inexact = |id| Info { counted_over: 1000, exact: false, ..Info::of(id) };
         let done = |n: u64, [spans, messages]: [u64; 2], ended: bool, (ran, took): (u64, Duration)| {
             check("bodies", ran, n)?;
@@ -202,7 +206,8 @@ impl Workload for Live {
         let dumped = |kind: Kind| [(kind, false), (kind, true)];
         for (kind, fetch) in Kind::ALL.into_iter().flat_map(dumped) {
             let beside = Rc::clone(&beside);
-            // If a task is inside its span during the dump, the dump also has to name the task's thread.
+            // The counts are not exact for `Delays`: if a task is inside its span during the dump, the dump also has
+            // the name of the task's thread.
             let info =
                 Info { exact: kind != Kind::Delays, not_in: &modes::EMPTY, ..Info::of(kind.id(fetch)) };
             let case = Case::afresh(info, move || {
@@ -213,7 +218,7 @@ impl Workload for Live {
                     beside.alive::<T>(kind)?;
                     let done = dumps(kind, n, fetch);
                     if kind == Kind::Delays {
-                        // The delays would go on during the turns of other modes.
+                        // Otherwise the delays would continue while the processes of other modes measure.
                         beside.nothing();
                     }
                     done
@@ -247,7 +252,8 @@ fn check(what: &str, got: u64, expected: u64) -> Result<(), Wrong> {
     if got == expected { Ok(()) } else { Err(format!("{expected} {what} expected, {got} found")) }
 }
 
-/// Takes `n` dumps, and fetches the frames of each span's creation if `fetch` is set.
+/// Makes `n` dumps of the living spans. If `fetch` is true, also gets the frames of each span's backtrace, which show
+/// where the span was created.
 fn dumps(kind: Kind, n: u64, fetch: bool) -> Result<Done, Wrong> {
     let expected = modes::expected(kind.tasks());
     let mut frames = 0;
@@ -275,6 +281,6 @@ fn dumps(kind: Kind, n: u64, fetch: bool) -> Result<Done, Wrong> {
         }
         check("frames", frames, n * of_one)?;
     }
-    // The tasks may have started in this slice, and may be at work.
+    // The tasks may have started during this measurement, and may be running, so the number of messages is unknown.
     Ok(Done { others_wrote: true, took: Some(took), ..Done::new() }.count("frames", frames))
 }

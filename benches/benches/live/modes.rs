@@ -1,5 +1,6 @@
-//! The modes of the bench, and the promises ("bars") about them. The bench has the default modes of a workload, the
-//! modes of the original benchmark, `registry` (a registry without a layer) and `bare`.
+//! The modes (configurations) of the bench, and the promises ("bars") about them. The bench has the default modes of a
+//! workload, the modes of the original benchmark, `registry` (a registry without a layer), and `bare` (backtraces are
+//! captured and discarded).
 
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -12,10 +13,12 @@ use tracing::Subscriber;
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
-/// The mode in which the layer has no options. The other modes with a layer are compared with this mode.
+/// The mode in which the layer that tracks spans has no options. The other modes with such a layer are compared with
+/// this mode.
 pub(crate) const DEFAULT: &str = "DEFAULT";
 
-/// Whether the layer of this process stores backtraces. The value is not set if there is no layer.
+/// Whether this process has a layer that tracks spans and stores backtraces. The value is not set if the process has no
+/// such layer.
 static KEEPS: OnceLock<bool> = OnceLock::new();
 
 /// The content that a dump is expected to have.
@@ -34,8 +37,9 @@ pub(crate) fn expected(tasks: u64) -> Expected {
 /// The maximum number of return addresses that a backtrace has.
 const DEPTH: usize = 64;
 
-/// Makes a layer with the options of the original (backtraces of creations, sanitised, symbols on request), and with
-/// backtraces by frame pointers or by unwinding.
+/// Makes a layer that tracks spans, with the options of the original benchmark: backtraces of creations, sanitised
+/// backtraces, and symbols only on request. `by_frame_pointers` determines whether backtraces are made by frame
+/// pointers or by unwinding.
 fn layer(creation: bool, sanitised: bool, lazy: bool, by_frame_pointers: bool) -> LiveLayer {
     let walk = if by_frame_pointers { Walk::FramePointers } else { Walk::Unwinding };
     LiveLayer::default()
@@ -50,11 +54,11 @@ fn install<const C: bool, const S: bool, const L: bool, const FP: bool>() {
     Mode::install(tracing_subscriber::registry().with(layer(C, S, L, FP)));
 }
 
-/// A layer that captures the same backtraces as C_L, and discards them.
+/// A layer that captures the same backtraces as the layer of the mode C_L, and discards them.
 struct Bare(Walk);
 
 impl Bare {
-    /// Installs the capture below the layer of the mode DEFAULT.
+    /// Installs this layer below the layer of the mode `DEFAULT`.
     fn install(walk: Walk) {
         KEEPS.set(false).expect("a process has one mode");
         let bare = tracing_subscriber::registry().with(Self(walk));
@@ -68,11 +72,12 @@ impl<S: Subscriber> Layer<S> for Bare {
     }
 }
 
-/// The modes in which no dump runs: those without a layer, except `none`, and those in which [`Bare`] is installed.
+/// The modes in which no dump is measured: the modes without a layer that tracks spans, except `none`, and the modes in
+/// which [`Bare`] is installed.
 pub(crate) const EMPTY: [&str; 8] =
     ["nosub", "filtered", "off", "on", "perfetto", "registry", "bare", "bare_fp"];
 
-/// The modes that only run the case `creation`.
+/// The modes in which only the case `creation` runs.
 pub(crate) const BARE: [&str; 2] = ["bare", "bare_fp"];
 
 pub(crate) fn all() -> Vec<Mode> {
@@ -111,7 +116,7 @@ const FETCHED_TASKS: &str = "rust/dump_of_1000_tasks/fetched";
 
 pub(crate) fn bars(results: &Results) -> Vec<Judged> {
     let mut bars = Vec::new();
-    // Returns what a mode adds to the cost of a creation.
+    // Returns the time that a mode adds to the creation of a span in the mode `DEFAULT`.
     let added = |mode: &str| results.difference((CREATION, mode), (CREATION, DEFAULT));
     type Judge = fn(f64, Interval) -> Verdict;
     let comparisons: [(&str, [&str; 2], Judge, f64, &str); 3] = [
@@ -131,8 +136,8 @@ pub(crate) fn bars(results: &Results) -> Vec<Judged> {
         let measured = format!("{:.2}", ratio.median);
         bars.push(Judged::new(what, CREATION, measured, asked, judge(limit, ratio)).more(more));
     }
-    // The added cost is a few nanoseconds, which is as much as two programs with different code layout differ by. So
-    // the ratio is of the whole times.
+    // With frame pointers, the added time is only a few nanoseconds. The layout of code alone can cause such a
+    // difference between two programs. So the whole times are compared, and not the added times.
     if let Some(ratio) = results.ratio((CREATION, "C_L_fp"), (CREATION, "bare_fp")) {
         let what = "a creation with a lazy backtrace by frame pointers, of one with the bare capture";
         bars.push(Judged::at_most(what, CREATION, ratio, 1.10, (2, "")));

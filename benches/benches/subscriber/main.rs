@@ -1,16 +1,16 @@
-//! Measures what `tracing` costs with this workspace's subscriber, and compares that with the cost without a
-//! subscriber and with the raw writes.
+//! Measures what `tracing` costs with this workspace's subscriber. Compares the cost with that of a program without a
+//! subscriber, and with that of raw writes (writes of the same messages without this library).
 //!
 //! The cases are those of AOSP's `libatrace_tracing_subscriber_benchmark`: an event and a span, without and with four
-//! fields, with tracing off, filtered and on. A process has one global subscriber, so each kind of subscriber is a
-//! mode, and the processes of the modes run alternately (the field `vs_process` of a row compares them). Beside a traced
-//! slice, its messages are written again as raw writes (the field `vs`). The rows are in
-//! `target/overhead/subscriber.json`.
+//! fields, with tracing off, off with a filter, and on. A process has one global subscriber, so each kind of subscriber
+//! has a process of its own, and these processes measure alternately. The field `vs_process` of a row (result) has the
+//! comparisons between processes. After each measurement with tracing on, the same messages are written as raw writes;
+//! the field `vs` of a row has the comparisons with them. The rows are in `target/overhead/subscriber.json`.
 //!
 //! Then Criterion runs AOSP's twelve cases as AOSP does and under AOSP's names: with a layer over the registry, which
-//! is the default of the measuring thread only. After them, it runs the same cases with the subscriber alone, as the
-//! global default (`alone_…`). So Criterion's `tracing_off_event` is the row `rust/layer_off_event`, and the row
-//! `rust/tracing_off_event` is Criterion's `alone_tracing_off_event`.
+//! is the default of the measuring thread only. After these cases, Criterion runs them with the subscriber alone, as
+//! the global default, under the names `alone_…`. So Criterion's `tracing_off_event` is the row `rust/layer_off_event`,
+//! and the row `rust/tracing_off_event` is Criterion's `alone_tracing_off_event`.
 
 use std::process::ExitCode;
 
@@ -48,7 +48,8 @@ struct Subscribers;
 
 impl Workload for Subscribers {
     const NAME: &'static str = catalogue::SUBSCRIBER;
-    // A second thread makes system calls more expensive, so only the modes whose subscriber starts a thread have one.
+    // A second thread makes system calls more expensive. So a process only has a second thread if its subscriber starts
+    // one.
     const BEGINS_ALONE: bool = true;
 
     fn cases<T: Tracing>() -> Vec<workload::Case> {
@@ -135,7 +136,7 @@ impl Workload for Subscribers {
     }
 }
 
-/// Judges the promises about the cost that a layer adds to the bare registry.
+/// Judges the promises about the cost that a layer adds to the registry without a layer.
 fn layers(results: &Results) -> Vec<Judged> {
     let judge = |Promise { name, id, base, at_most }: Promise| {
         let ((case, mode), (_, base)) = place(&id).zip(place(&base))?;
@@ -146,7 +147,8 @@ fn layers(results: &Results) -> Vec<Judged> {
 }
 
 /// Judges the promise about how much more a span with fields costs than an event with fields, with the Perfetto
-/// backend. The two cases were not measured side by side.
+/// backend. The two cases were not measured alternately, so the interval of the difference is computed from the two
+/// intervals.
 fn fields_by_perfetto(results: &Results) -> Option<Judged> {
     let row = |case: TracingCase| results.row(case.name(), "perfetto_on");
     let (span, event) = row(TracingCase::SpanArgs).zip(row(TracingCase::EventArgs))?;
@@ -157,7 +159,7 @@ fn fields_by_perfetto(results: &Results) -> Option<Judged> {
     Some(Judged::at_most(name, TracingCase::SpanArgs.name(), more, 60.0, (1, " ns")))
 }
 
-/// Returns the case and the mode of a row.
+/// Returns the names of the case and of the mode (the kind of subscriber) of a row.
 fn place(id: &Id) -> Option<(&'static str, &'static str)> {
     let all = subscribers::all();
     let of = |case: TracingCase| Some((case.name(), all.iter().find(|of| of.of.id(case) == *id)?.of.mode));
@@ -168,20 +170,20 @@ fn case_of(name: &str) -> TracingCase {
     TracingCase::ALL.into_iter().find(|case| case.name() == name).expect("cases are those of the catalogue")
 }
 
-/// Returns the id of the row of a case in a mode.
+/// Returns the id of the row of a case in a mode (a kind of subscriber).
 fn row(case: &str, mode: &str) -> Id {
     let subject = subscribers::all().into_iter().find(|subject| subject.of.mode == mode);
     subject.expect("modes are subjects").of.id(case_of(case))
 }
 
-/// The environment variable that makes a process run its cases under Criterion.
+/// The environment variable that makes a process measure with Criterion. Its value is the name of a mode.
 const CRITERION: &str = "ATRACE_BENCH_CRITERION";
 
-/// The modes that Criterion measures, each in a process of its own: first AOSP's twelve cases, then those of the
-/// subscriber alone.
+/// The modes (kinds of subscriber) that Criterion measures, each in a process of its own: first the three for AOSP's
+/// twelve cases, and then three with the subscriber alone.
 const BY_CRITERION: [&str; 6] = ["layer_off", "layer_filtered", "layer_on", "off", "filtered", "on"];
 
-/// Runs the four cases of one kind of subscriber under Criterion.
+/// Measures the four cases of one kind of subscriber, the mode `name`, with Criterion.
 fn with_criterion(session: &Session, name: &str) -> ExitCode {
     let mut mode = Subscribers::modes().into_iter().find(|mode| mode.name == name).expect("one of six");
     let is_layer = name.starts_with("layer_");

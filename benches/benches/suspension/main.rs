@@ -1,24 +1,27 @@
-//! Measures what tracing costs a program whose tasks wait for each other.
+//! Measures what tracing costs a program in which tasks wait for each other.
 //!
-//! The workloads come from the benchmarks of a change to kotlinx.coroutines that saves an allocation for each
-//! cancellation handler, under their names. All cases run on one thread, so that the counts are equal in each run:
+//! The workloads, and their names, come from the benchmarks of a change to kotlinx.coroutines. The change saves an
+//! allocation for each cancellation handler. All cases run on one thread, so that the counts of allocations and polls
+//! are equal in each run:
 //!
-//! - `SequentialSemaphoreAsMutex`: there is one permit, and every acquire has to wait. The acquire is polled, the
-//!   permit is released, and the acquire is polled again. The cancellation handler of an acquire, which runs if
-//!   the acquire is dropped while it waits, is stored in the future (`inline`) or as a boxed closure on the heap
-//!   (`boxed`). When traced, each acquire has a span.
-//! - `ChannelSink`: 10,000 boxed numbers pass through a channel, a task that keeps every fourth number, another
-//!   channel and a sum. When traced, the two tasks are within 0, 1 or 2 spans (`.instrument`). The capacity of the
-//!   channels is 0 (rendezvous), 1, 8 or 32 elements.
-//! - `ChannelSinkNoAllocations`: 100,000 units pass through one channel. When traced, the sender is within a span.
-//! - Both channel cases also run with a rendezvous channel of this crate whose ends store their handlers `inline` or
-//!   `boxed`; flume has no such choice. With this channel, the two tasks of `ChannelSink` also run with 1 or 2
-//!   task-local values (`LocalKey::scope`) instead of spans. A task-local value does the same as Kotlin's thread-local
-//!   context element: it is set before each resume, and the earlier value is put back after it.
+//! - `SequentialSemaphoreAsMutex`: a semaphore has one permit, and every acquire has to wait. The acquire is polled,
+//!   the permit is released, and the acquire is polled again. An acquire has a cancellation handler, which runs if the
+//!   acquire is dropped while it waits. The handler is stored in the future (`inline`) or as a boxed closure on the
+//!   heap (`boxed`). With instrumentation, each acquire has a span.
+//! - `ChannelSink`: a task sends 10,000 boxed numbers into a channel, a second task passes every fourth number on to
+//!   another channel, and the numbers from this channel are added up. With instrumentation, each of the two tasks is
+//!   within 0, 1 or 2 spans (`.instrument`). The capacity of the channels is 0 (rendezvous), 1, 8 or 32 elements.
+//! - `ChannelSinkNoAllocations`: 100,000 units (values of the type `()`) pass through one channel. With
+//!   instrumentation, the sender is within a span.
+//! - `ChannelSink` and `ChannelSinkNoAllocations` also run with a rendezvous channel of this crate, whose ends store
+//!   their cancellation handlers `inline` or `boxed`. The channels of flume have no such choice. With this channel, the
+//!   two tasks of `ChannelSink` also run with 1 or 2 task-local values (`LocalKey::scope`) instead of spans. A
+//!   task-local value does the same as Kotlin's thread-local context element: it is set before each resume, and the
+//!   earlier value is put back after it.
 //!
-//! The runtime is `tokio::runtime::Builder::new_current_thread()` without drivers. The channels are flume's for all
-//! capacities, although tokio has channels for some of them, so that only the capacity changes. The semaphore is
-//! tokio's, and is polled by hand.
+//! The runtime is `tokio::runtime::Builder::new_current_thread()` without drivers. Tokio has channels for some of the
+//! capacities, but the channels are flume's for all capacities, so that cases with different capacities differ in
+//! nothing else. The semaphore is tokio's, and the bench polls its futures by hand.
 //!
 //! An instrumented future enters its span for each poll, and once more when it is dropped.
 
@@ -50,18 +53,18 @@ fn main() -> ExitCode {
     workload::run::<Suspension>()
 }
 
-/// The number of elements that pass through the pipeline.
+/// The number of elements that pass through the channels of `ChannelSink`.
 const ELEMENTS: u64 = 10_000;
-/// The pipeline keeps one of every `KEEP` elements.
+/// `ChannelSink` keeps one of every `KEEP` elements.
 const KEEP: u64 = 4;
-/// The number of units that pass through a channel.
+/// The number of units that pass through the channel of `ChannelSinkNoAllocations`.
 const UNITS: u64 = 100_000;
-/// The capacities of the channels. A capacity of 0 is a rendezvous.
+/// The capacities of the flume channels. A channel of capacity 0 is a rendezvous channel.
 const CAPACITIES: [usize; 4] = [0, 1, 8, 32];
 /// The name of a count: how many times the two ends of a channel have waited.
 const WAITS: &str = "waits";
-/// The number of acquires over which allocations are counted. An operation of the original benchmark has the same
-/// number of acquires.
+/// The number of acquires over which allocations are counted. It is the number of acquires in an operation of the
+/// original benchmark.
 const ACQUIRES: u64 = 1_000_000;
 
 struct Suspension;
@@ -109,10 +112,10 @@ impl Wake for Woken {
     }
 }
 
-/// Makes the case in which the permit passes from one waiting acquire to the next.
+/// Makes the case `SequentialSemaphoreAsMutex`, in which the permit passes from one waiting acquire to the next.
 fn semaphore<T: Tracing, H: Handler>() -> Case {
     let afresh = || {
-        // The leak is about a hundred bytes for each slice.
+        // The leaked memory is about a hundred bytes for each measurement.
         let semaphore: &'static Semaphore = Box::leak(Box::new(Semaphore::new(1)));
         acquires::<T, H, _>(semaphore, move || semaphore.acquire())
     };
@@ -124,8 +127,8 @@ fn semaphore<T: Tracing, H: Handler>() -> Case {
 /// The result of waiting for a permit.
 type Permit = Result<SemaphorePermit<'static>, AcquireError>;
 
-/// Runs the acquires. This is a separate function, because its parameter `F` names the type of tokio's
-/// future.
+/// Makes the closure that runs the acquires. This is a separate function so that the type of tokio's future has a name,
+/// the parameter `F`.
 fn acquires<T: Tracing, H: Handler, F: Future<Output = Permit> + Send + 'static>(
     semaphore: &'static Semaphore,
     acquire: impl Fn() -> F + 'static,
@@ -171,11 +174,12 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers needs nothing")
 }
 
-/// Counts how many times a future is polled, in every mode.
+/// Counts how many times a future is polled. Polls are counted in every mode (configuration of tracing), so that the
+/// counting changes no comparison.
 async fn counted<F: Future>(polls: Arc<AtomicU64>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {
-        // Only one thread runs at a time, so no atomic addition is needed.
+        // All futures are polled by one thread, so an atomic addition is not needed.
         polls.store(polls.load(Relaxed) + 1, Relaxed);
         future.as_mut().poll(context)
     })
@@ -187,7 +191,7 @@ tokio::task_local! {
     static ELEMENT_2: u64;
 }
 
-/// Awaits the future, and then checks that the task-local values belong to the future's task.
+/// Awaits the future, and then checks that the task-local values are those that were set for the future's task.
 async fn with_elements<F: Future>(future: F, expected: [Option<u64>; 2]) -> F::Output {
     let output = future.await;
     let values = [&ELEMENT_1, &ELEMENT_2].map(|element| element.try_with(|value| *value).ok());
@@ -222,7 +226,7 @@ fn messages(spans: usize, polls: u64, tasks: u64) -> u64 {
     2 * spans as u64 * (polls + tasks)
 }
 
-/// Makes a case of channels on one thread.
+/// Makes a case with channels, which runs on one thread.
 fn through<R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
     info: Info,
     run: impl Fn() -> R + 'static,
@@ -230,7 +234,8 @@ fn through<R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
     Case::afresh(Info { counted_over: 2, per: Some("polls"), one_core: true, ..info }, run)
 }
 
-/// Sends 10,000 elements through a filter into a fold.
+/// Makes the closure of the case `ChannelSink`: sends 10,000 elements through a filter, and adds up the elements that
+/// the filter passes on.
 fn pipelines<T: Tracing, E: Ends, const SPANS: usize, const LOCALS: usize>(
     capacity: usize,
 ) -> impl FnMut(u64) -> Result<Done, Wrong> {
@@ -282,7 +287,7 @@ fn total<const N: usize>(sum: Option<u64>, more: [Option<u64>; N]) -> Option<u64
     more.into_iter().try_fold(sum?, |sum, more| Some(sum + more?))
 }
 
-/// Makes the report of pipelines with `tasks` tasks that are within `spans` spans each.
+/// Makes the report of a run with `tasks` tasks, each of which is within `spans` spans.
 fn done(polls: &AtomicU64, waits: Option<u64>, (spans, tasks): (usize, u64)) -> Done {
     let polls = polls.load(Relaxed);
     let lives = spans as u64 * tasks;
@@ -295,12 +300,12 @@ fn capacity_name(capacity: usize) -> String {
     if capacity == 0 { "rendezvous".to_owned() } else { capacity.to_string() }
 }
 
-/// Returns the id of a case of this channel and number of spans.
+/// Returns the id of the case `ChannelSink` with this kind of channel and this number of spans.
 fn pipeline_id(channel: &str, spans: usize) -> String {
     format!("rust/channel_sink/{channel}/{spans}_spans")
 }
 
-/// Sends 100,000 units, which need no allocation.
+/// Makes the closure of the case `ChannelSinkNoAllocations`: sends 100,000 units, which need no allocation.
 fn channels<T: Tracing, E: Ends>(capacity: usize) -> impl FnMut(u64) -> Result<Done, Wrong> {
     let runtime = runtime();
     let polls = Arc::new(AtomicU64::new(0));
@@ -340,8 +345,8 @@ fn own_name(handler: &str) -> String {
     format!("own_{handler}")
 }
 
-/// Makes both channel cases with this crate's rendezvous channel and this handler, in the modes with which the numbers
-/// of the original benchmark are compared.
+/// Makes the cases with this crate's rendezvous channel, whose cancellation handlers are stored as `H` says. The cases
+/// run only in the modes (configurations of tracing) in which the original benchmark's numbers have a counterpart.
 fn own<T: Tracing, H: Handler>() -> [Case; 6] {
     let own = own_name(H::NAME);
     let locals = |n| format!("rust/channel_sink/{own}/{n}_locals");
@@ -351,7 +356,7 @@ fn own<T: Tracing, H: Handler>() -> [Case; 6] {
         own_case::<H, _>(pipeline_id(&own, 2), &BUT_NONE[..4], pipelines::<T, Own<H>, 2, 0>),
         own_case::<H, _>(locals(1), &BUT_NONE, pipelines::<T, Own<H>, 0, 1>),
         own_case::<H, _>(locals(2), &BUT_NONE, pipelines::<T, Own<H>, 0, 2>),
-        // The sender is polled for each unit that it waits with, and at the end.
+        // The sender is polled once for each unit with which it waits, and once at the end.
         own_case::<H, _>(units_id(&own), &BUT_NONE, channels::<T, Own<H>>).has("polls", || 50_001.0),
     ]
 }
@@ -367,11 +372,11 @@ fn own_case<H: Handler, R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
     through(Info { beside, not_in, ..Info::of(id) }, move || run(0))
 }
 
-/// A function that returns the id of a case from the name of its handler.
+/// A function that returns the id of a case from the name of its handler's storage, `inline` or `boxed`.
 type IdOf = fn(&str) -> String;
 
-/// The cases that have handlers. Each entry names the operation that has a handler, and has the function that makes the
-/// ids of the cases.
+/// The cases that have cancellation handlers. Each entry has the name of the operation that has a handler, and the
+/// function that makes the ids of the cases with this operation.
 const HANDLERS: [(&str, IdOf); 3] = [
     ("an acquire", semaphore_id),
     ("a wait of ChannelSink", |handler| pipeline_id(&own_name(handler), 0)),
@@ -386,15 +391,16 @@ fn boxed_above(results: &Results, id: IdOf) -> Option<Interval> {
     Some(more.map(|ns| ns / handlers))
 }
 
-/// Returns the number of waits per operation of a row: each wait has one handler. An acquire of the semaphore is one
-/// wait, but the semaphore's row has no count of waits.
+/// Returns the number of cancellation handlers per operation of a row. Each wait has one handler, so this is the row's
+/// count of waits. The rows of the semaphore have no such count: an operation is an acquire, which waits once.
 fn handlers(row: &Row) -> f64 {
     row.counts.get(WAITS).copied().unwrap_or(1.0)
 }
 
-/// Judges three promises: the exact numbers of allocations and bytes that an inline handler saves (with the saved time
-/// as a detail), the cost of a poll by Perfetto compared with one by the marker, and the cost of a poll compared with
-/// raw writes.
+/// Judges the promises about three numbers: the exact numbers of allocations and bytes that an inline handler saves
+/// (with the saved time as a detail); the cost of a poll that Perfetto records, compared with a poll that is written to
+/// the marker; and the cost of a traced poll, compared with raw writes (writes of the same messages without this
+/// library).
 fn bars(results: &Results) -> Vec<Judged> {
     let mut bars = Vec::new();
     for ((what, id), mode) in
@@ -443,23 +449,24 @@ fn bars(results: &Results) -> Vec<Judged> {
     bars
 }
 
-/// A kind of channel with one sender and one receiver.
+/// A kind of channel, which has one sender and one receiver.
 pub(crate) trait Ends: 'static {
     type Sender<V: Send + 'static>: Send + 'static;
     type Receiver<V: Send + 'static>: Send + 'static;
 
-    /// Makes a channel of this capacity.
+    /// Makes a channel with the capacity `capacity`.
     fn bounded<V: Send + 'static>(capacity: usize) -> (Self::Sender<V>, Self::Receiver<V>);
 
-    /// Sends an element. Returns whether the receiver still exists.
+    /// Sends an element. Returns false if the receiver does not exist anymore.
     fn send<V: Send + 'static>(sender: &mut Self::Sender<V>, element: V)
     -> impl Future<Output = bool> + Send;
 
-    /// Takes an element, or returns `None` when there are no more elements.
+    /// Receives an element. Returns `None` when no more elements will come.
     fn receive<V: Send + 'static>(receiver: &mut Self::Receiver<V>)
     -> impl Future<Output = Option<V>> + Send;
 
-    /// Returns how many times the two ends have waited, or `None` if the channel does not count this.
+    /// Returns how many times the two ends of the channel have waited, or `None` if the channel does not count its
+    /// waits.
     fn waits<V: Send + 'static>(receiver: &Self::Receiver<V>) -> Option<u64>;
 }
 

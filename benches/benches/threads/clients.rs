@@ -1,4 +1,5 @@
-//! The clients: threads that run operations one after the other. An operation starts and joins a thread or a task.
+//! The clients: threads that run operations one after the other. An operation starts a thread or a task, and waits
+//! until it has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,7 +14,7 @@ use super::jobs::Work;
 /// The number of clients. The original benchmark has the same number.
 pub(crate) const CLIENTS: usize = 2;
 
-/// The work that a client has done in a slice (a period of measuring).
+/// The number of operations that a client has run in a measurement, and the time that they took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Share {
     pub(crate) ops: u64,
@@ -21,13 +22,14 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Returns the sum of the clients' times.
+    /// Returns the sum of the times of all clients.
     pub(crate) fn time(shares: &[Self]) -> Duration {
         shares.iter().map(|share| share.took).sum()
     }
 
-    /// Returns the number of operations that ran while all clients were busy, and the length of that time. An operation
-    /// that was still running when another client had finished its last operation counts in part.
+    /// Returns the number of operations that ran while all clients were busy, and the length of that time. The time
+    /// ends when the first client has finished its last operation. Each client's number of operations is scaled to this
+    /// time, so that the operations still running at its end count in part.
     pub(crate) fn all_busy(shares: &[Self]) -> (f64, Duration) {
         let time = shares.iter().map(|share| share.took).min().unwrap_or_default();
         let part = |share: &Self| share.ops as f64 * time.as_secs_f64() / share.took.as_secs_f64();
@@ -36,20 +38,20 @@ impl Share {
     }
 }
 
-/// An order to the clients: the number of the first operation that must not run, and whether each client runs only one
+/// A request to the clients: the number of the first operation that must not run, and whether each client runs only one
 /// operation.
 type Order = (u64, bool);
 
-/// A crew of clients, which run a requested number of operations together.
+/// A crew of clients (threads), which together run a requested number of operations.
 pub(crate) struct Clients {
     crew: Crew<Order, Result<Share, Wrong>>,
-    /// The number of the next operation to be run.
+    /// The number of the operation that the next free client runs.
     next: Arc<AtomicU64>,
     until: u64,
 }
 
 impl Clients {
-    /// Starts the clients. `operate` runs the operation with a given number.
+    /// Starts the clients. `operate` runs the operation with a given number, and returns the result of the work.
     pub(crate) fn start<W: Work>(
         operate: impl Fn(u64) -> Result<W::Output, Wrong> + Send + Sync + 'static,
     ) -> Self {
@@ -68,7 +70,8 @@ impl Clients {
     }
 
     /// Runs `n` operations. A client takes the next operation whenever it is free, so the clients end at about the same
-    /// time. If `each` is true, each client runs a single operation, and so does the work that a thread does only once.
+    /// time. If `each` is true, each client runs only one operation, so that all clients do the work that a thread does
+    /// only at first.
     pub(crate) fn run(&mut self, n: u64, each: bool) -> Result<[Share; CLIENTS], Wrong> {
         self.next.store(self.until, Relaxed);
         self.until += n;
@@ -81,7 +84,8 @@ impl Clients {
     }
 }
 
-/// Runs operations one after the other and checks their results. The last result also gets an untimed, thorough check.
+/// Runs operations one after the other on one client, and checks their results. The last result is also checked
+/// thoroughly, which is not timed.
 fn slice<W: Work>(
     next: &AtomicU64,
     (until, each): Order,
@@ -111,14 +115,14 @@ fn slice<W: Work>(
 /// Pins the calling thread, and the threads that it starts, to the CPU with index `place` until the returned
 /// value is dropped.
 ///
-/// Without pinning, the kernel occasionally runs all threads on one CPU for some milliseconds. An operation then
-/// takes twice as long. This random effect is much larger than the cost of tracing. If pinning fails, the thread runs
-/// unpinned.
+/// Without pinning, the kernel occasionally runs all threads on one CPU for some milliseconds. An operation then takes
+/// twice as long, which is a much larger difference than the cost of tracing. If pinning fails, the function returns
+/// `None`, and the thread is not pinned.
 pub(crate) fn stay(place: usize) -> Option<Pin> {
     cpu::of_place(place).and_then(Pin::to).ok()
 }
 
-/// The roles of this process's threads, by thread id.
+/// The roles of the threads of this process, by thread id, for the sampler of thread states.
 pub(crate) mod roles {
     use std::collections::BTreeMap;
     use std::sync::{Mutex, PoisonError};
@@ -139,7 +143,8 @@ pub(crate) mod roles {
         enter("main");
     }
 
-    /// Returns the role of a thread. Threads without a role were started by an operation.
+    /// Returns the role of a thread. The role is `operations` if none was set, because such threads were started by an
+    /// operation.
     pub(crate) fn of(tid: i32) -> &'static str {
         ROLES.lock().unwrap_or_else(PoisonError::into_inner).get(&tid).copied().unwrap_or("operations")
     }

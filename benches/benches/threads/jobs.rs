@@ -1,5 +1,5 @@
-//! The work of the threads and tasks. Both do the same work, except that a thread blocks where a task waits to be
-//! polled.
+//! The work of the threads and tasks that operations start. A thread and a task do the same work, but a thread blocks
+//! when the work has to wait, and a task returns and is polled again.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -22,7 +22,8 @@ pub(crate) trait Work: Copy + Send + Sync + 'static {
     /// Does the work in a thread, which may block.
     fn block(self, number: u64) -> Result<Self::Output, Wrong>;
 
-    /// Does the work in a task. The default is for work that does not block.
+    /// Does the work in a task. The default implementation is for work that never waits: it calls
+    /// [`block`](Self::block).
     fn poll(self, number: u64) -> impl Future<Output = Result<Self::Output, Wrong>> + Send + 'static {
         async move { self.block(number) }
     }
@@ -30,19 +31,20 @@ pub(crate) trait Work: Copy + Send + Sync + 'static {
     /// Makes the span around the work.
     fn span(number: u64) -> Span;
 
-    /// Writes the event at the end of the work.
+    /// Writes the event that marks the end of the work.
     fn event();
 
-    /// Checks a result; `last` is the previous result of the same client.
+    /// Checks a result of the work. `last` is the previous result of the same client (a thread that runs operations one
+    /// after the other).
     fn check(output: &Self::Output, last: Option<&Self::Output>) -> Result<(), Wrong>;
 
-    /// Checks a result more thoroughly than [`check`](Self::check) does.
+    /// Checks a result of the work more thoroughly than [`check`](Self::check) does.
     fn check_well(_: &Self::Output) -> Result<(), Wrong> {
         Ok(())
     }
 }
 
-/// Makes a key pair.
+/// The work of making a P-256 key pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyPairs;
 
@@ -72,7 +74,7 @@ impl Work for KeyPairs {
         if last.is_some_and(|last| last.public == output.public) {
             return Err("the same key twice".to_owned());
         }
-        // Its coordinates are put into the equation of the curve.
+        // Parsing the key checks that its coordinates satisfy the equation of the curve.
         match PublicKey::from_sec1_bytes(black_box(output.public.to_sec1_point(false).as_bytes())) {
             Ok(key) if key == output.public => Ok(()),
             Ok(_) => Err("a public key is read as a different key".to_owned()),
@@ -88,11 +90,11 @@ impl Work for KeyPairs {
     }
 }
 
-/// Sends a request to the server, and checks the answer.
+/// The work of sending a request to the HTTP server and checking the answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requests {
     pub(crate) address: SocketAddr,
-    /// How long the server waits before its answer, in milliseconds.
+    /// How long the server waits before it answers, in milliseconds.
     pub(crate) delay: u32,
 }
 
@@ -138,7 +140,7 @@ impl Work for Requests {
     }
 
     fn check(output: &u64, last: Option<&u64>) -> Result<(), Wrong> {
-        // The content of the answer was already checked when it arrived.
+        // The content of the answer was already checked when the answer arrived.
         if last.is_some_and(|last| last >= output) {
             Err(format!("{output} was answered late"))
         } else {

@@ -1,19 +1,20 @@
 //! Measures what tracing costs a program that starts a thread or a task for each operation.
 //!
-//! The workload is the benchmark of virtual and kernel threads of Java's project Loom, with `std::thread` and tokio
-//! tasks. Each of two client threads creates, starts and joins one thread or task after the other. The work of such
-//! a thread or task is one of these:
+//! The workload is the benchmark of virtual and kernel threads of Java's project Loom, with tokio tasks and
+//! `std::thread`. Each of two client threads creates, starts and joins one thread or task after the other. The work of
+//! such a thread or task is one of these:
 //!
 //! - `io`: sends a request to an HTTP/1.1 server on a new connection, and waits for the answer. The server is a process
-//!   on this machine and answers at once or after 5 ms; the original used a server on the internet.
-//! - `nonio`: makes a P-256 key pair (the original made a DSA-1024 key pair, which takes about as long).
+//!   on this machine and answers at once or after 5 ms; the original benchmark used a server on the internet.
+//! - `nonio`: makes a P-256 key pair. (The original benchmark made a DSA-1024 key pair, which takes about as long.)
 //!
-//! When traced, the work of a thread or task is within a span, which has the operation's number, and ends with an
-//! event. A task's span is entered for each poll, and once more when the task is dropped.
+//! With instrumentation, the work of a thread or task is within a span, which has the operation's number as a field. At
+//! the end of the work, an event is written. A task's span is entered for each poll, and once more when the task is
+//! dropped.
 //!
 //! The bench checks that every answer matches its request and that every public key is on the curve; some keys are also
-//! checked with a signature. The bench fails unless exactly one kernel thread is started for each operation, and tasks
-//! run on no more threads than there are workers.
+//! checked with a signature. The bench fails if an operation with a kernel thread does not start exactly one thread, or
+//! if tasks run on more threads than the runtime has workers.
 //!
 //! The runtime is `tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_io()`. The time of an
 //! operation is the sum of both clients' times, divided by the number of operations.
@@ -51,13 +52,13 @@ static ALLOCATOR: Counting = Counting;
 /// The number of threads of the runtime on which tasks run.
 const WORKERS: usize = 2;
 
-/// The argument that makes a process of the bench the server.
+/// The role (the argument of `--mode`) of the process that is the HTTP server.
 const SERVER: &str = "server";
-/// The environment variable that tells the process of each mode the server's address.
+/// The environment variable with the address of the HTTP server, for the processes that measure.
 const ADDRESS: &str = "ATRACE_BENCH_HTTP";
 
 fn main() -> ExitCode {
-    // The bench reports errors in the command line, so they are ignored here.
+    // Errors in the command line are ignored here, because `workload::run` parses it again and reports them.
     if Args::from_env().is_ok_and(|args| args.mode.as_deref() == Some(SERVER)) {
         let code = |()| ExitCode::SUCCESS;
         let failed = |e| fail(1, format_args!("the HTTP server: {e}"));
@@ -83,7 +84,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Job {
     Nonio,
-    /// A request, with the number of milliseconds until the answer.
+    /// A request to the HTTP server, with the number of milliseconds until the answer.
     Io(u32),
 }
 
@@ -96,7 +97,7 @@ impl Job {
     }
 }
 
-/// A configuration of the benchmark. All names are derived from it.
+/// A configuration of the benchmark. The ids of cases are made from it.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     kind: Kind,
@@ -113,9 +114,9 @@ impl Setup {
         format!("rust/threads_{}_{}", self.kind.name(), self.job.name())
     }
 
-    /// Returns the length of slices (periods of measuring). Slices are short, so that slices that are compared run at
-    /// nearly the same time. But a slice has several operations of each client, or dozens of operations if the
-    /// clients share a CPU.
+    /// Returns the length of a measurement. It is short, so that measurements that are compared run at nearly the same
+    /// time. But it is long enough for several operations of each client, or for dozens of operations if the clients
+    /// share a CPU.
     fn slice(self) -> Duration {
         Duration::from_millis(if self.job == Job::Io(5) { 25 } else { 4 })
     }
@@ -134,24 +135,26 @@ impl Workload for Threads {
     fn cases<T: Tracing>() -> Vec<Case> {
         let case = |setup: Setup| {
             let info = Info {
-                // An even number of operations, so that no client works alone for long.
+                // The number of operations is a multiple of the number of clients, so that no client works alone for
+                // long.
                 batch: CLIENTS as u64,
                 counted_over: setup.counted_over(),
                 slice: Some(setup.slice()),
                 threads: CLIENTS as u32,
                 waits: setup.job == Job::Io(5),
-                // The runtime keeps a list of sockets to deregister, and allocates a new list each time that it
-                // processes the list.
+                // The allocation counts of tasks with sockets are not exact: the runtime keeps a list of sockets to
+                // deregister, and allocates a new list each time that it processes the list.
                 exact: setup.kind == Kind::Kernel || setup.job == Job::Nonio,
                 ..Info::of(setup.id())
             };
             let case = match setup.job {
-                // A slice has few operations of each client, which does not justify making everything anew.
+                // A measurement has few operations of each client, which would not justify making the clients and the
+                // runtime anew.
                 Job::Io(5) => Case::new(info, operations::of::<T>(setup)),
                 _ => Case::afresh(info, move || operations::of::<T>(setup)),
             };
             match setup {
-                // A span (two messages) and an event, in a thread started for the operation.
+                // An operation writes three messages (two for the span and one for the event), and starts a thread.
                 Setup { kind: Kind::Kernel, .. } => {
                     case.has(count::MESSAGES, || 3.0).has(count::STARTED, || 1.0)
                 }
@@ -216,10 +219,11 @@ impl Workload for Threads {
     }
 }
 
-/// The server's address in the process that has started the server.
+/// The address of the HTTP server. It is only set in the process that has started the server.
 static OWN: OnceLock<SocketAddr> = OnceLock::new();
 
-/// Returns the server's address.
+/// Returns the address of the HTTP server, in the process that has started the server and in the processes that
+/// measure.
 fn server() -> io::Result<SocketAddr> {
     if let Some(&address) = OWN.get() {
         return Ok(address);
@@ -228,14 +232,14 @@ fn server() -> io::Result<SocketAddr> {
     address.parse().map_err(io::Error::other)
 }
 
-/// The names of counts and gauges.
+/// The names of the counts and values in the rows (results).
 mod count {
     pub(super) const FAULTS: &str = "minor_faults";
     pub(super) const MESSAGES: &str = "messages";
     pub(super) const POLLS: &str = "polls";
     pub(super) const STARTED: &str = "threads_started";
     pub(super) const THROUGHPUT: &str = "ops_per_s";
-    // The names of the values from the profile.
+    // The names of the values that the profile of the threads adds:
     pub(super) const ALIVE: &str = "threads_alive";
     pub(super) const DAEMON: &str = "threads_daemon";
     pub(super) const FREED: &str = "freed_bytes";
@@ -248,14 +252,15 @@ fn state_name(role: &str, state: ThreadState) -> String {
     format!("{role}_{}", state.name().to_lowercase())
 }
 
-/// The number of operations that wait 5 ms and run after the generations, for the throughput.
+/// The number of operations with answers after 5 ms that run after all other measurements, so that the throughput is
+/// more certain.
 const MORE: u64 = 240;
-/// The prefix of the names for samples in a kernel function.
+/// The prefix of the names of values about a kernel function in which threads were sampled.
 const FRAME: &str = "frame ";
-/// The role under which the samples of all threads together are listed.
+/// The name, in place of a role, of values about the samples of all threads together.
 const ALL: &str = "all";
 
-/// Samples the states of the threads of the uninstrumented workload, which runs in this process.
+/// Profiles the threads of the uninstrumented workload, which runs in this process: samples the states of all threads.
 fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
     let mut run = operations::of::<Bare>(setup);
     let started_before = Started::count();
@@ -265,11 +270,11 @@ fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
         _ => Duration::from_millis(600),
     };
     roles::clear();
-    // A run before the samples starts the threads that start only once.
+    // A run before the samples starts the threads that are started only once, such as the runtime's workers.
     run(if args.test { 1 } else { setup.counted_over() }).map_err(io::Error::other)?;
     if setup.job == Job::Io(5) && !args.test && !args.quick {
-        // The generations have few operations that wait. Further operations make the throughput more certain; for its
-        // interval they are one more generation.
+        // The generations (sets of processes) that were measured have few operations with answers after 5 ms. Further
+        // operations make the throughput more certain. For its interval, they count as one more generation.
         for _ in 0..MORE / setup.counted_over() {
             let done = run(setup.counted_over()).map_err(io::Error::other)?;
             results.add_rates(&setup.id(), "none", &done);
@@ -294,7 +299,8 @@ fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds the results of the samples to the rows. `ops` operations ran, and `started` threads were started.
+/// Adds the results of the profile to the rows. `ops` is the number of operations that ran, and `started` the number of
+/// threads that they have started or used.
 fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]: [u64; 2]) {
     let id = setup.id();
     let allocated = results.allocated(&id, "none");
@@ -307,7 +313,7 @@ fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]:
     gauge(count::PROFILED_STARTED, started as f64);
     let Some(alive) = samples.mean_alive() else { return };
     gauge(count::ALIVE, alive);
-    // Only the main thread keeps the process alive.
+    // All threads except the main thread are counted as daemons, because only the main thread keeps the process alive.
     gauge(count::DAEMON, alive - 1.0);
     for state in ThreadState::ALL {
         let name = state_name(ALL, state);
@@ -333,8 +339,8 @@ fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]:
     }
 }
 
-/// Judges the promise that a kernel thread was really started for each operation, which the original did not show, and
-/// that tasks ran on no more threads than there are workers.
+/// Judges the promise that a kernel thread was started for each operation with a kernel thread (the original benchmark
+/// did not show this), and that tasks ran on no more threads than the runtime has workers.
 fn bars(results: &Results) -> Vec<Judged> {
     let bar = |setup: Setup| {
         let row = results.row(&setup.id(), "none")?;

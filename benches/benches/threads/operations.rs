@@ -1,4 +1,4 @@
-//! The operation of this bench: to create, start and join a thread or a task.
+//! The operation of this bench: it creates and starts a thread or a task, and waits until it has ended.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -14,7 +14,7 @@ use super::clients::{CLIENTS, Clients, Share, roles, stay};
 use super::jobs::{KeyPairs, Requests, Work};
 use super::{Job, Kind, Setup, WORKERS, count, server};
 
-/// Returns a closure that runs the operations of a setup and reports the work that they have done.
+/// Returns a closure that runs a number of operations with the configuration `setup`, and returns a report about them.
 pub(crate) fn of<T: Tracing>(setup: Setup) -> impl FnMut(u64) -> Result<Done, Wrong> + 'static {
     let mut team = None;
     move |n| {
@@ -26,11 +26,11 @@ pub(crate) fn of<T: Tracing>(setup: Setup) -> impl FnMut(u64) -> Result<Done, Wr
     }
 }
 
-/// The clients and their counters.
+/// The clients (threads that start operations), and the counters of their work.
 pub(crate) struct Team {
     clients: Clients,
     polls: Arc<AtomicU64>,
-    /// The number of threads on which a task has ever run.
+    /// The number of threads on which an operation of this team has ever run.
     started: u64,
     /// Whether each client (a thread that starts operations) has already run an operation.
     warm: bool,
@@ -88,9 +88,9 @@ impl Team {
         let faults = || minor_faults().map_err(|e| format!("page faults: {e}"));
         // Returns the number of messages of `n` operations that were polled `polls` times.
         let messages = |n: u64, polls: u64| match kind {
-            // Two messages for the span, and one for the event.
+            // There are two messages for the span, and one for the event.
             Kind::Kernel => 3 * n,
-            // The span is entered for each poll, and when the task is dropped.
+            // The span is entered for each poll, and when the task is dropped. There is also one message for the event.
             Kind::Task => 2 * (polls + n) + n,
         };
         let (first_polls, first_started) = (self.polls.load(Relaxed), Started::count());
@@ -103,14 +103,14 @@ impl Team {
         }
         let (faults_before, started_before) = (faults()?, Started::count());
         let polls_before = self.polls.load(Relaxed);
-        // As many operations as clients are one for each, so that all are busy.
+        // If there are as many operations as clients, each client runs one operation, so that all clients are busy.
         let shares = self.clients.run(n, n == CLIENTS as u64)?;
         let polls = self.polls.load(Relaxed) - polls_before;
         let started = Started::count() - started_before;
         let faults = faults()? - faults_before;
         self.started += Started::count() - first_started;
         let messages = messages(n, polls);
-        // A client sends its next request only after an answer.
+        // A client sends its next request only after an answer, so the delays of its requests add up.
         let waits = |share: &Share| delay * u32::try_from(share.ops).unwrap_or(u32::MAX);
         if let Some(share) = shares.iter().find(|share| share.took < waits(share)) {
             return Err(format!("{} answers in {:?}: each should take {delay:?}", share.ops, share.took));
@@ -125,10 +125,11 @@ impl Team {
             Kind::Task if polls < n => return Err(format!("{n} tasks were polled {polls} times")),
             _ => {}
         }
-        // As in the original, the time of an operation is the sum of both clients' times, divided by the number of
-        // operations.
+        // As in the original benchmark, the time of an operation is the sum of both clients' times, divided by the
+        // number of operations. So the reported time is this sum.
         let (busy_ops, busy_time) = Share::all_busy(&shares);
-        // Only the span of a task is entered again.
+        // Only the spans of tasks have lives (slices from the creation of a span until it closes), because the span of
+        // a task is entered more than once.
         let lives = if kind == Kind::Task { [lives; 2] } else { [0; 2] };
         let took = Some(Share::time(&shares));
         Ok(Done { messages: before + messages, lives, took, ..Done::new() }
@@ -147,13 +148,14 @@ fn runtime() -> std::io::Result<Runtime> {
         .enable_io()
         .on_thread_start(move || {
             roles::enter("workers");
-            // Stay pinned until the thread ends.
+            // The pin is never dropped, so that the thread stays pinned until it ends.
             std::mem::forget(stay(places.fetch_add(1, Relaxed)));
         })
         .build()
 }
 
-/// Counts how many times a future is polled, and which threads poll it, in every mode.
+/// Counts how many times a future is polled, and how many threads poll futures. Polls are counted in every mode
+/// (configuration of tracing), so that the counting changes no comparison.
 async fn counted<F: Future>(polls: Arc<AtomicU64>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {

@@ -48,7 +48,8 @@ pub(crate) fn prove() -> Result<(), Wrong> {
     assert_eq!(Share::time(&shares), Duration::from_secs(5));
     // The second client has finished four operations when the first has no more to do.
     assert_eq!(Share::all_busy(&shares), (8.0, Duration::from_secs(2)));
-    // A slice in which a client had no operation tells nothing about both.
+    // If one of the clients had no operation, the measurement says nothing about the time in which
+    // both were busy.
     assert_eq!(Share::all_busy(&[share(4, 2), share(0, 0)]), (0.0, Duration::ZERO));
     let kinds = || [Kind::Kernel, Kind::Task].into_iter().try_for_each(prove_of);
     without_huge_pages(kinds).map_err(|e| format!("huge pages: {e}"))?

@@ -1,5 +1,5 @@
-//! Prints the outcome of the promises of all benches on one screen. `cargo bench` runs benches in the order of their
-//! names, so this bench is the last.
+//! Prints, on one screen, the verdicts about the promises (limits for results) of all benches. `cargo bench` runs
+//! benches in the order of their names, so this bench is the last.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! The list of benches: how to run each bench, and the rows that a full run must leave. The report uses the list to
-//! name rows that are missing.
+//! The list of benches: how to run each bench, and the rows (results) that a full run must write. The report uses the
+//! list to name rows that are missing.
 
 use super::id::{Id, State, Who};
 use super::kinds::{EVENTS, LITERALS, SUBSCRIBERS, TracingCase};
@@ -14,13 +14,14 @@ pub const INSTRUCTIONS: &str = "instructions";
 /// A bench of this crate.
 #[derive(Clone, Copy, Debug)]
 pub struct Bench {
-    /// The name of the bench, which is also the name of its file of rows.
+    /// The name of the bench, which is also the name of the file with the bench's results.
     pub name: &'static str,
     /// The approximate duration of a full run and of a quick run, in seconds.
     pub seconds: (u64, u64),
 }
 
-/// All benches that measure, in the order of the report. (The bench `verdict` only prints.)
+/// All benches that measure, in the order of the report. (The bench `verdict` is not in this list: it only prints the
+/// outcome of the promises.)
 pub const BENCHES: [Bench; 7] = [
     Bench { name: ATRACE, seconds: (165, 55) },
     Bench { name: SUBSCRIBER, seconds: (70, 20) },
@@ -38,8 +39,8 @@ impl Bench {
         format!("cargo bench -p atrace-benches{features} --bench {}", self.name)
     }
 
-    /// Returns the ids of rows that a full run must have written. Only the benches of events, subscribers and
-    /// instructions have such a list; for the others, it is empty.
+    /// Returns the ids of the rows (results) that a full run must write. The list is empty for all benches except those
+    /// of events, subscribers and instructions.
     pub fn rows(&self) -> Vec<Id> {
         match self.name {
             ATRACE => {
@@ -64,8 +65,8 @@ impl Bench {
     }
 }
 
-/// Returns the rows of every event in both states: in Rust, in Rust through libcutils and, if libcutils has the event,
-/// in C++.
+/// Returns the row ids of every event, with tracing off and on: in Rust, in Rust through libcutils and, if libcutils
+/// has the event, in C++.
 fn events() -> impl Iterator<Item = Id> {
     let of = |state| {
         EVENTS.iter().flat_map(move |event| {
@@ -76,13 +77,14 @@ fn events() -> impl Iterator<Item = Id> {
     State::ALL.into_iter().flat_map(of)
 }
 
-/// Returns the rows of each `tracing` case under each subscriber whose instructions are counted.
+/// Returns the row ids of each `tracing` case with each subscriber whose instructions are counted.
 fn kinds() -> impl Iterator<Item = Id> {
     let counted = SUBSCRIBERS.iter().filter(|subscriber| subscriber.counted);
     counted.flat_map(|subscriber| TracingCase::ALL.map(|case| subscriber.id(case)))
 }
 
-/// Returns the rows of every event through Perfetto; these are measured while a session records.
+/// Returns the row ids of every event that is written by the Perfetto backend, which is measured while a session
+/// records.
 fn perfetto() -> impl Iterator<Item = Id> {
     EVENTS.iter().chain(LITERALS.iter()).map(|event| Id::event(Who::Perfetto, State::On, event))
 }

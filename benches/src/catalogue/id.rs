@@ -1,4 +1,5 @@
-//! The name of a row: `<who>/<what>`, the implementation and the measured operation.
+//! The name of a row (a measured result): `<who>/<what>`, where `<who>` is the implementation and `<what>` the measured
+//! operation.
 
 use std::fmt;
 
@@ -6,11 +7,11 @@ use serde::Deserialize;
 
 use super::kinds::{Event, TracingCase};
 
-/// The implementation that a row measures.
+/// The implementation that a row (a measured result) is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
-    /// A lower limit of the cost: no tracing, or the least work that could trace. Other rows are compared
-    /// with it.
+    /// A lower limit of the cost: the cost without tracing, or of the least work that could trace. The costs of
+    /// implementations are compared with such limits.
     Limit,
     /// The C++ implementation.
     Cc,
@@ -22,12 +23,12 @@ pub enum Who {
     Perfetto,
     /// Rust code like AOSP's wrapper of libcutils, which calls C for each event and makes a C string for each name.
     AospLike,
-    /// A crate of another project, `peer-<crate>`, or a name that this version does not know.
+    /// A crate of another project, named `peer-<crate>`, or a name that this version of the benches does not know.
     Other(String),
 }
 
 impl Who {
-    /// Returns the crate's name if the row measures a crate of another project.
+    /// Returns the crate's name if the implementation is a crate of another project.
     pub fn peer(&self) -> Option<&str> {
         match self {
             Self::Other(name) => name.strip_prefix("peer-"),
@@ -35,7 +36,7 @@ impl Who {
         }
     }
 
-    /// Returns the name of the implementation in ids.
+    /// Returns the name of the implementation in the ids of rows.
     pub fn name(&self) -> &str {
         match self {
             Self::Limit => "limit",
@@ -63,13 +64,13 @@ impl State {
     /// Both states, in the order of the tables.
     pub const ALL: [Self; 2] = [Self::Off, Self::On];
 
-    /// Returns the name of the state in ids.
+    /// Returns the name of the state in the ids of rows.
     pub const fn name(self) -> &'static str {
         ["off", "on"][self as usize]
     }
 }
 
-/// The name of a row.
+/// The name of a row, that is, of a measured result.
 ///
 /// # Examples
 ///
@@ -82,9 +83,9 @@ impl State {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id {
-    /// The implementation.
+    /// The implementation that the row measures.
     pub who: Who,
-    /// The name of the measured operation, the same for each implementation:
+    /// The name of the measured operation, which is the same for each implementation:
     ///
     /// | name | operation |
     /// |---|---|
@@ -92,8 +93,8 @@ pub struct Id {
     /// | `tracing_off_begin/10/2_threads` | a kind of event on several threads |
     /// | `on_name/300` | the begin of a slice whose name has this number of characters |
     /// | `filtered_span` | a `tracing` case under a kind of subscriber |
-    /// | `on_begin_watched/10` | a begin in a special process, such as a process with a watch |
-    /// | `raw_write_end`, `raw_write_name/300`, `raw_write_of_on_span` | the `write(2)` calls of the same bytes |
+    /// | `on_begin_watched/10` | a begin in a special process: here, one with a thread that watches the properties |
+    /// | `raw_write_end`, `raw_write_name/300`, `raw_write_of_on_span` | `write(2)` of the same bytes as an event |
     pub name: String,
 }
 
@@ -103,12 +104,12 @@ impl Id {
         Self { who, name: name.into() }
     }
 
-    /// Makes the id of an event.
+    /// Makes the id of an event's row, in a state of tracing.
     pub fn event(who: Who, state: State, event: &Event) -> Self {
         Self::new(who, format!("tracing_{}_{}", state.name(), event.name))
     }
 
-    /// Makes the id of a begin in a special process.
+    /// Makes the id of the row for the begin of a slice in a special process, such as `watched`.
     pub fn begin_in(who: Who, process: &str) -> Self {
         Self::new(who, format!("on_begin_{process}/10"))
     }
@@ -118,12 +119,12 @@ impl Id {
         Self::new(Who::Limit, format!("raw_write_{of}"))
     }
 
-    /// Makes the id of a limit, from its name.
+    /// Makes the id of a limit (a lower limit of the cost) from the limit's name.
     pub fn limit(name: &str) -> Self {
         Self::new(Who::Limit, name)
     }
 
-    /// Makes an id from its text.
+    /// Parses the text of an id.
     pub fn of(text: &str) -> Self {
         let (who, name) = text.split_once('/').unwrap_or(("", text));
         let known = [Who::Limit, Who::Cc, Who::Rust, Who::Ffi, Who::Perfetto, Who::AospLike];
@@ -131,12 +132,13 @@ impl Id {
         Self::new(known.unwrap_or_else(|| Who::Other(who.to_owned())), name)
     }
 
-    /// Returns the id of the same operation in another implementation.
+    /// Returns the id of this operation in the implementation `who`.
     pub fn with_who(&self, who: Who) -> Self {
         Self::new(who, self.name.clone())
     }
 
-    /// Returns the state and the kind of event, if the operation is an event whose name has no number of threads.
+    /// Returns the state of tracing and the kind of event, if the operation is an event. Returns `None` for an event
+    /// with a number of threads in its name.
     pub fn as_event(&self) -> Option<(State, &'static Event)> {
         let of = |state: State| {
             let name = self.name.strip_prefix("tracing_")?.strip_prefix(state.name())?.strip_prefix('_')?;
@@ -145,14 +147,14 @@ impl Id {
         State::ALL.into_iter().find_map(of)
     }
 
-    /// Returns whether the operation is an event on a number of threads.
+    /// Returns whether the operation is an event that is measured on a certain number of threads.
     pub fn is_by_threads(&self) -> bool {
         self.name.starts_with("tracing_")
             && ["_thread", "_threads"].iter().any(|end| self.name.ends_with(end))
     }
 
-    /// Returns the kind of subscriber and the operation, if the operation is a `tracing` case. The kind is empty for a
-    /// crate of another project in its default state.
+    /// Returns the kind of subscriber and the case, if the operation is a `tracing` case. The kind is empty for a crate
+    /// of another project in its default configuration.
     pub fn as_tracing(&self) -> Option<(&str, TracingCase)> {
         let name = Some(&self.name[..]).filter(|name| !name.starts_with("raw_write_"))?;
         let kind_of = |case: TracingCase| Some((name.strip_suffix(case.name())?, case));
@@ -160,7 +162,8 @@ impl Id {
         Some((if kind.is_empty() { kind } else { kind.strip_suffix('_')? }, case))
     }
 
-    /// Returns the id of the same operation with tracing off, if the operation has the states off and on, and is on.
+    /// Returns the id of the same operation with tracing off. Returns `None` if this id is not for tracing on, or if
+    /// the operation is not measured in both states.
     pub fn off(&self) -> Option<Self> {
         let has_states = self.as_event().is_some() || self.as_tracing().is_some() || self.is_by_threads();
         let name = match self.name.strip_prefix("on_name/") {
@@ -170,8 +173,8 @@ impl Id {
         Some(Self::new(self.who.clone(), name))
     }
 
-    /// Returns the name that Google Benchmark gives to a C++ case of an event, such as `BM_TracingOffAtraceEnd`. For
-    /// other rows, returns the id.
+    /// Returns the name that Google Benchmark gives to the C++ case of an event, such as `BM_TracingOffAtraceEnd`. If
+    /// this is not the id of such a case, returns the text of the id.
     pub fn label(&self) -> String {
         if self.who != Who::Cc || self.as_event().is_none() && !self.is_by_threads() {
             return self.to_string();
@@ -186,14 +189,14 @@ impl Id {
         out
     }
 
-    /// Returns the id without the implementation and without the prefix `tracing_`, for tables whose title has both.
+    /// Returns the id without the implementation and without the prefix `tracing_`, for tables whose title says both.
     pub fn short(&self) -> &str {
         self.name.strip_prefix("tracing_").unwrap_or(&self.name)
     }
 
-    /// Returns the name of the case in Criterion's output. The cases of AOSP's benchmarks have AOSP's names, and AOSP
-    /// measures its subscriber as a layer. So the cases of our layer have these names, such as `tracing_off_event`, and
-    /// those of the subscriber alone have the prefix `alone_`.
+    /// Returns the name of the case in Criterion's output. The cases of AOSP's benchmarks have AOSP's names. AOSP
+    /// measures its subscriber as a layer, so AOSP's names, such as `tracing_off_event`, are the names of the cases
+    /// with our layer. The names of the cases with our subscriber alone have the prefix `alone_`.
     pub fn in_criterion(&self) -> String {
         if self.who != Who::Rust {
             return self.label();
@@ -206,12 +209,13 @@ impl Id {
         }
     }
 
-    /// Joins a workload's case and mode (its configuration of instrumentation and subscriber) to an id.
+    /// Joins a workload's case and mode (the configuration of instrumentation and subscriber) to the id of a row.
     pub fn of_workload(case: &str, mode: &str) -> String {
         format!("{case}/{mode}")
     }
 
-    /// Splits the id of a workload's row into case and mode.
+    /// Splits the id of a workload's row into the case and the mode (the configuration of instrumentation and
+    /// subscriber).
     pub fn case_and_mode(text: &str) -> Option<(&str, &str)> {
         text.rsplit_once('/')
     }

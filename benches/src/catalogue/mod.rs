@@ -1,16 +1,16 @@
-//! The catalogue of what the benches share. Each fact is stated only once: the implementation, state and name of a
-//! case, the number of messages that the case writes, the promised limits, and the results that the original benchmarks
-//! published. The workloads list their own cases.
+//! The catalogue of the facts that the benches share. Each fact is stated only once: the implementation, state and name
+//! of a case (a measured operation), the number of messages that the case writes, the promised limits, and the results
+//! that the original benchmarks published. The cases of workloads (whole programs) are not in the catalogue.
 //!
 //! | list | content |
 //! |---|---|
-//! | [`EVENTS`], [`LITERALS`] | the kinds of event, in Rust and C++; the kinds that are only measured for Perfetto |
+//! | [`EVENTS`], [`LITERALS`] | the kinds of event, in Rust and C++; the kinds that are only measured with Perfetto |
 //! | [`TracingCase`], [`SUBSCRIBERS`] | the operations with `tracing`, and the subscribers that receive them |
-//! | [`BENCHES`] | the benches, their commands, and the rows that each bench leaves |
+//! | [`BENCHES`] | the benches, their commands, and the rows (results) that each bench writes |
 //! | [`promises`] | the promised ratios, differences and counts |
 //! | [`published`] | the numbers of the original benchmarks |
 //!
-//! An [`Id`] is the name of a row. It parses row names, and formats most of them.
+//! An [`Id`] is the parsed name of a row, the result of a case. Most row names are formatted by `Id`, too.
 
 mod benches;
 

@@ -1,32 +1,32 @@
-//! The promises about rows. `promises.txt` has a line for each promised ratio, difference and number of instructions.
-//! Promises about numbers of instructions can be judged even on a busy machine. They are about the cost of an event
-//! while tracing is off, and about the cost that this library adds to the system call.
+//! The promises about rows (measured results). `promises.txt` has a line for each promised ratio, difference and number
+//! of instructions. Promises about numbers of instructions can be judged even on a busy machine. They limit the cost of
+//! an event while tracing is off, and the cost that this library adds to the system call.
 //!
-//! Promises about all workloads are in `measure/workload/bars.rs`; promises about one workload are in its bench.
-//! `benches/bounds.toml` has upper bounds for the instructions of operations. The outcome of any promise is a
+//! Promises about all workloads are in `measure/workload/bars.rs`; promises about one workload are in the bench of that
+//! workload. `benches/bounds.toml` has upper bounds for the instructions of operations. The outcome of a promise is a
 //! [`Judged`](crate::promise::Judged).
 
 use super::id::{Id, Who};
 use super::kinds::TracingCase;
 
-/// A promise about a row, or about a row compared with another row.
+/// A promise about a row (a measured result), or about a row compared with another row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Promise {
     /// The promise in words. Several promises may have the same name.
     pub name: &'static str,
     /// The row that the promise is about.
     pub id: Id,
-    /// The row with which `id` is compared. It is empty for a promise about a number of instructions.
+    /// The row with which the row `id` is compared. The field is empty for a promise about a single number of
+    /// instructions.
     pub base: Id,
     /// The maximum ratio, number of nanoseconds, or number of instructions.
     pub at_most: f64,
 }
 
-/// The name of a comparison: how much an event's CPU time grows with the number of threads, compared with the growth
-/// for threads that only fill their own memory.
+/// The name of a comparison between two growths of CPU time with the number of threads: the growth for threads that
+/// write events, and the growth for threads that only fill their own memory.
 pub const GROWTH: &str = "own_memory_growth";
-/// The name of the count of system calls for an event, at 100,000 events a second, and the promised maximum of that
-/// count.
+/// The name of a count, and its promised maximum: the number of system calls per event, at 100,000 events a second.
 pub const SYSTEM_CALLS: (&str, f64) = ("system_calls", 0.01);
 
 /// Returns the promises of a group in `promises.txt`.
@@ -47,9 +47,9 @@ fn parse(line: &'static str) -> Option<Promise> {
     Some(Promise { name, id: Id::of(id), base: Id::of(base), at_most: at_most.parse().ok()? })
 }
 
-/// Returns whether an operation is promised not to allocate. This is promised of all operations of this workspace with
-/// the marker backend or the Perfetto backend, with an exception: while tracing is on, a layer's span may allocate
-/// (with the Perfetto backend, only a layer's span with fields).
+/// Returns whether there is a promise that an operation does not allocate. There is such a promise for all operations
+/// of this workspace with the marker backend or the Perfetto backend, with one exception: while tracing is on, a span
+/// may allocate if the subscriber is a layer (with the Perfetto backend, only a span with fields).
 pub fn must_not_allocate(id: &Id) -> bool {
     let case = id.as_tracing().and_then(|(kind, case)| (kind == "layer_on").then_some(case));
     match id.who {

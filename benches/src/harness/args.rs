@@ -1,6 +1,7 @@
 //! Parses the command line of a bench, in the form that `cargo bench` and `cargo test` use.
 //!
-//! Criterion parses the same command line itself, so options that are only for Criterion are accepted and ignored here.
+//! Criterion parses the same command line itself. So options that are only for Criterion are accepted and ignored by
+//! this parser.
 
 use crate::catalogue::{Id, Who};
 use std::ffi::OsString;
@@ -14,9 +15,9 @@ const WITH_VALUE: &str = "--baseline --baseline-lenient --color --colour --confi
 /// The parsed command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Args {
-    /// Whether to run every case once and measure nothing. As with Criterion, this is the default without the flag
-    /// `--bench`, which only `cargo bench` passes. On Android, where a bench may be started without cargo, it measures
-    /// unless `--test` is given.
+    /// Whether to run every case once and measure nothing. As with Criterion, this is the default if the flag
+    /// `--bench`, which `cargo bench` passes, is missing. On Android, a bench may be started without cargo, so it
+    /// measures unless `--test` is given.
     pub test: bool,
     /// Whether to measure for less time, with less precision.
     pub quick: bool,
@@ -25,11 +26,12 @@ pub struct Args {
     /// Whether to print the help and run nothing.
     pub help: bool,
     /// The filters. If there are filters, a case runs only if its id, or its name in the original benchmark, contains
-    /// one of these texts.
+    /// one of the filters.
     pub filters: Vec<String>,
-    /// Whether a filter must equal the whole id, or the whole name in the original benchmark.
+    /// Whether a filter must be equal to the id of a case, or to its name in the original benchmark, not only be
+    /// contained in it.
     pub exact: bool,
-    /// The mode of this process, if the bench started it; see [`crate::harness::child`].
+    /// The role of this process, if the bench started it as a child process; see [`crate::harness::child`].
     pub mode: Option<String>,
 }
 
@@ -69,7 +71,7 @@ impl Args {
         Self::parse_for(cfg!(target_os = "android"), args)
     }
 
-    /// Does the same as [`parse`](Self::parse), on Android or on a host.
+    /// Does the same as [`parse`](Self::parse), by the rules for Android or by the rules for other systems.
     fn parse_for<S: Into<OsString>>(
         android: bool,
         args: impl IntoIterator<Item = S>,
@@ -106,8 +108,8 @@ impl Args {
         Ok(parsed)
     }
 
-    /// Returns the output of a bench that only prints: for `--help` the help text, otherwise the text of `all`. Returns
-    /// `None` for `--test`, for `--list`, and if there are filters.
+    /// Returns the output of a bench that measures nothing and only prints a text: for `--help` the help text,
+    /// otherwise the text that `all` returns. Returns `None` for `--test`, for `--list`, and if there are filters.
     pub fn answer(&self, all: impl FnOnce() -> String) -> Option<String> {
         if self.help {
             return Some(HELP.to_owned());
@@ -115,9 +117,9 @@ impl Args {
         (!self.test && !self.list && self.filters.is_empty()).then(all)
     }
 
-    /// Returns whether the case `id` is selected, by its id or by its name in the original benchmark, such as
-    /// `BM_TracingOffAtraceEnd`. The filter for an original's C++ case also selects the same operation in the other
-    /// implementations.
+    /// Returns whether a filter selects the case with the id `id`. A filter can name the id, or the name that the
+    /// original benchmark gives to the C++ case, such as `BM_TracingOffAtraceEnd`. The name of a C++ case also selects
+    /// the same operation in the other implementations.
     pub fn selects(&self, id: &str) -> bool {
         let names = [id.to_owned(), Id::of(id).with_who(Who::Cc).label()];
         let hit =

@@ -1,8 +1,9 @@
-//! Starts child processes of a measuring process: the same program, usually with `--mode` and the name of its role.
+//! Starts child processes of a measuring process. A child runs the same program, usually with the argument `--mode` and
+//! the name of the child's role.
 //!
-//! A child that is started [in a mode](in_mode) belongs to the session: it uses the same sink, has no supervisor
-//! process of its own, and is killed when its parent ends. It [reports](report) its measurements on stdout, and the
-//! parent [reads](rows) them.
+//! A child that is started [in a mode](in_mode) uses the same sink as its parent, has no supervisor process of its own,
+//! and is killed when its parent ends. The child [reports](report) its results on stdout, and the parent [reads](rows)
+//! the results.
 
 use std::io::{self, BufRead as _, BufReader, Lines, Write as _};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -11,11 +12,11 @@ use super::output::say;
 use super::session::CHILD;
 use crate::row::Row;
 
-/// The prefix of a line of stdout that carries rows.
+/// The prefix of the line on stdout that has the rows (results) of a child process.
 const REPORT: &str = "atrace-benches rows: ";
 
-/// A process that gets requests on its stdin and answers with lines on its stdout. Dropping the `Helper` ends the
-/// process.
+/// A child process that gets requests on its stdin and answers with lines on its stdout. Dropping the `Helper` kills
+/// the process.
 #[derive(Debug)]
 pub struct Helper {
     child: Child,
@@ -24,14 +25,15 @@ pub struct Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // `kill` has no effect on a process that has ended and was waited for.
+        // `kill` does nothing if the process was already waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Helper {
-    /// Starts the process. If it is started [in a mode](in_mode), the calling thread must live as long as the process.
+    /// Starts the process. If `command` is from [`in_mode`], the calling thread must live as long as the process,
+    /// because the kernel kills the process when this thread ends.
     ///
     /// # Errors
     ///
@@ -47,14 +49,14 @@ impl Helper {
         self.child.id()
     }
 
-    /// Sends a request. A write error is ignored, because the exit status of the process gives more
-    /// information.
+    /// Sends a request to the process. A write error is ignored, because the exit status of the
+    /// process, which the caller checks later, gives more information.
     pub fn tell(&mut self, what: &[u8]) {
         let _ = self.child.stdin.as_mut().map(|stdin| stdin.write_all(what));
     }
 
-    /// Returns the rest of the next line that begins with `mark`, or `None` at the end of the output. Other lines are
-    /// printed.
+    /// Reads lines of the process' output until a line begins with `mark`, and returns the rest of that line. Prints
+    /// the other lines. Returns `None` at the end of the output.
     ///
     /// # Errors
     ///
@@ -82,7 +84,7 @@ impl Helper {
     }
 }
 
-/// Returns the command that starts this program in a mode, as part of this session.
+/// Returns the command that starts this program as a child process with the role `mode`.
 ///
 /// # Errors
 ///
@@ -93,7 +95,7 @@ pub fn in_mode(mode: &str) -> io::Result<Command> {
     Ok(command)
 }
 
-/// Returns the command that starts this program as part of this session.
+/// Returns the command that starts this program as a child process that uses the same sink and has no supervisor.
 ///
 /// # Errors
 ///
@@ -104,7 +106,7 @@ pub fn again() -> io::Result<Command> {
     Ok(command)
 }
 
-/// Reports the rows of this process to its parent.
+/// Reports the rows (results) of this process to its parent.
 ///
 /// # Errors
 ///
@@ -114,11 +116,12 @@ pub fn report(rows: &[Row]) -> io::Result<()> {
     writeln!(io::stdout(), "{REPORT}{json}")
 }
 
-/// Runs this program in a mode with additional environment variables, and returns the rows that it reports.
+/// Runs this program as a child process with the role `mode` and additional environment variables. Returns the rows
+/// (results) that the child reports.
 ///
 /// # Errors
 ///
-/// Returns an error if the process fails or reports nothing.
+/// Returns an error if the child process fails or reports no rows.
 pub fn rows(mode: &str, env: &[(&str, &str)]) -> io::Result<Vec<Row>> {
     let error = |what: &str| io::Error::other(format!("the process of mode {mode:?} {what}"));
     let mut command = in_mode(mode)?;

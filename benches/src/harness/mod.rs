@@ -1,5 +1,5 @@
 //! The environment of a measuring process: its command line, its sink (the file to which events go), its output, and
-//! the cleanup after the process has ended, however it ended.
+//! the cleanup after the process has ended, even if it was killed.
 
 pub mod args;
 pub mod child;

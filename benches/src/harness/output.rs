@@ -1,11 +1,11 @@
-//! The output of a bench. A terminal shows all output except that of [`Output::aside`]; otherwise the output goes to a
-//! file beside the rows, and one line goes to stdout.
+//! The output of a bench. If stdout is a terminal, all output goes there, except the output of [`Output::aside`]. If
+//! not, the output goes to a file in the directory of the rows (results), and only one line goes to stdout.
 //!
-//! So if the output of a whole `cargo bench` goes to a pipe, it fits on a screen, and the details are in files. A test,
-//! and a run of selected cases, print all output.
+//! So if the stdout of `cargo bench` is a pipe, the output of all benches fits on a screen, and the details are in
+//! files. A test, and a run of selected cases, print all output to stdout.
 //!
-//! This module also has the progress line of a terminal, the exit code of a bench, and replacements for `println!` and
-//! `eprintln!`, which panic when the reader of a pipe has gone.
+//! This module also has the progress line on a terminal, the exit code of a bench, and functions that print. These are
+//! used in place of `println!` and `eprintln!`, which panic if the reader of a pipe has closed it.
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
@@ -25,15 +25,14 @@ use crate::row::{self, Row};
 #[derive(Debug)]
 pub struct Output {
     bench: &'static str,
-    /// The file of the output, or `None` if there is no file.
+    /// The file to which output is redirected, or `None` if all output goes to stdout.
     file: Option<PathBuf>,
     aside: Option<Aside>,
     started: Instant,
 }
 
 impl Output {
-    /// Decides whether the output of the bench goes to a file. If there is a file, empties it and begins the progress
-    /// line.
+    /// Decides whether output of the bench goes to a file. If so, makes an empty file and begins the progress line.
     ///
     /// # Errors
     ///
@@ -43,7 +42,7 @@ impl Output {
         if args.test || !args.filters.is_empty() {
             return Ok(this);
         }
-        // Fail now and not after a minute of measuring.
+        // Checks this first, so that the bench does not fail after a minute of measuring.
         row::can_write(bench)?;
         let path = row::dir().join(format!("{bench}.txt"));
         File::create(&path)?;
@@ -55,8 +54,8 @@ impl Output {
         Ok(this)
     }
 
-    /// Runs `talk`, which prints a long output. If there is a file, the output goes to the file, and a terminal
-    /// shows the progress.
+    /// Runs `talk`, which prints a long output. If the bench has a file for output, the output of `talk` goes to this
+    /// file, and a terminal only shows the progress line.
     ///
     /// # Errors
     ///
@@ -66,8 +65,8 @@ impl Output {
         talk()
     }
 
-    /// Runs Criterion, whose output a terminal shows. If stdout is a pipe, Criterion's output goes to the file, as in
-    /// [`aside`](Self::aside).
+    /// Runs `measure`, which measures with Criterion. If stdout is a terminal, Criterion's output is shown there. If
+    /// not, the output goes to the bench's file, as in [`aside`](Self::aside).
     ///
     /// # Errors
     ///
@@ -80,12 +79,13 @@ impl Output {
         self.file.as_ref().map(|path| Aside::to(path, with_stderr)).transpose()
     }
 
-    /// If there is a file for the output, writes the rows and the judged promises, and prints a line that summarizes
-    /// them; the promises go to the terminal or to the file. If there is no file, only prints the promises.
+    /// Ends the output of the bench. If the bench has a file for output, writes the files of the rows (results) and of
+    /// the judged promises, and prints a line that summarizes them; the text about the promises goes to the terminal or
+    /// to the output file. If the bench has no file for output, only prints the text about the promises.
     ///
     /// # Errors
     ///
-    /// Returns an error if the files can't be written.
+    /// Returns an error if a file can't be written.
     pub fn end(self, rows: &[Row], judged: &[Judged]) -> io::Result<()> {
         end();
         let is_aside = self.aside.is_some();
@@ -117,7 +117,8 @@ impl Output {
     }
 }
 
-/// Redirects stdout of this process and its children, and stderr if requested, to a file until the `Aside` is dropped.
+/// A redirection to a file of the stdout of this process and its children and, if requested, of their stderr. It ends
+/// when the `Aside` is dropped.
 #[derive(Debug)]
 struct Aside {
     path: PathBuf,
@@ -143,7 +144,7 @@ impl Aside {
 impl Drop for Aside {
     fn drop(&mut self) {
         let _ = io::stdout().flush();
-        // Otherwise later output would go to the file, too.
+        // Restores stdout, so that later output does not go to the file.
         let _ = rustix::stdio::dup2_stdout(&self.stdout);
         if let Some(stderr) = &self.stderr {
             let _ = rustix::stdio::dup2_stderr(stderr);
@@ -154,7 +155,8 @@ impl Drop for Aside {
     }
 }
 
-/// The shortest time between two updates of the progress line: an update takes time on the measured machine.
+/// The shortest time between two updates of the progress line. Updates are rare because they take CPU time on the
+/// measured machine.
 const EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -162,7 +164,7 @@ struct Progress {
     bench: &'static str,
     started: Instant,
     expected: Duration,
-    /// The earliest time of the next update.
+    /// The earliest time of the next update of the progress line.
     next: Instant,
 }
 
@@ -175,7 +177,7 @@ impl Progress {
 
 static PROGRESS: Mutex<Option<Progress>> = Mutex::new(None);
 
-/// Prepares the progress line of a bench, which [`step`] shows, if stderr is a terminal.
+/// Prepares the progress line of a bench if stderr is a terminal. Calls of [`step`] show the line.
 pub(crate) fn begin(bench: &'static str, quick: bool) {
     let known = BENCHES.iter().find(|known| known.name == bench);
     if let Some(known) = known.filter(|_| io::stderr().is_terminal()) {
@@ -184,8 +186,8 @@ pub(crate) fn begin(bench: &'static str, quick: bool) {
     }
 }
 
-/// Shows which case runs now. Call this only between slices (periods of measuring), so that it does not disturb a
-/// measurement.
+/// Shows in the progress line which case runs now. Call this function only between measurements, so that it does not
+/// disturb them.
 pub fn step(what: &str) {
     let mut progress = PROGRESS.lock().unwrap_or_else(PoisonError::into_inner);
     let now = Instant::now();
@@ -196,15 +198,15 @@ pub fn step(what: &str) {
     let _ = write!(io::stderr(), "\r{}: about {left} s left: {what}\x1b[K", progress.bench);
 }
 
-/// Removes the progress line.
+/// Removes the progress line from the terminal.
 pub(crate) fn end() {
     if PROGRESS.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
         let _ = write!(io::stderr(), "\r\x1b[K");
     }
 }
 
-/// Returns the exit code of a bench with these rows. The bench fails, with a message, if no row has a usable result. A
-/// noisy row can still have usable ratios.
+/// Returns the exit code of a bench with these rows. The bench fails, with a message, if no row has a usable time,
+/// ratio or difference. (The ratios of a row can be usable even if its time is noisy.)
 pub fn exit_code(rows: &[Row]) -> ExitCode {
     let compares = |row: &Row| {
         row.vs.values().chain(row.vs_process.values()).any(|v| v.sure) || row.above.values().any(|a| a.sure)

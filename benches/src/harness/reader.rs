@@ -1,11 +1,12 @@
 //! The consumer of a bench's Perfetto events: the tracing service of the command `atrace`, in a process of its own.
 //!
-//! The bench starts itself again as this process. The service copies events from the memory that it shares with the
-//! measured programs to a file in memory, which the process empties whenever it is large. The parent of this process
-//! has a [`Reader`] as its handle. The process ends when its parent ends, for whatever reason. A measured process that
-//! is started with the reader's [environment variables](Reader::env) connects to the reader by [`Reading::begin`]. From
-//! then on, the reader records the events of the measured process. The measured process can ask the reader how many
-//! events have arrived; this number proves that tracing was on.
+//! This consumer is called the reader. It is a process of the same program as the bench. The bench starts the process,
+//! and has a [`Reader`] as its handle. The process ends when its parent ends, for whatever reason. The service in the
+//! process shares memory with the measured processes, and copies the events from there to a file in memory. The file is
+//! emptied whenever it is large. A measured process that is started with the reader's [environment
+//! variables](Reader::env) connects to the reader by [`Reading::begin`]. From then on, the reader records the events of
+//! the measured process. The measured process can ask the reader how many events have arrived; this number proves that
+//! tracing was on.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -24,21 +25,21 @@ use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use super::child::{self, Helper};
 use crate::instruments::clock::process_cpu;
 
-/// The mode of the reader's process.
+/// The argument of `--mode` that makes a process of the bench the reader.
 pub(super) const MODE: &str = "reader";
-/// The environment variable with the address of the tracing service. The address is an abstract socket name (`@`), so
-/// no file remains.
+/// The environment variable with the address of the tracing service. The address is an abstract socket name (it begins
+/// with `@`), so that no socket file is left behind.
 const PRODUCERS: &str = "PERFETTO_PRODUCER_SOCK_NAME";
-/// The environment variable with the number of the reader's sessions.
+/// The environment variable with the number of Perfetto sessions in which the reader records.
 const SESSIONS: &str = "ATRACE_BENCH_SESSIONS";
 const READY: &str = "ready";
-/// The size, in bytes, at which the recorded data is discarded.
+/// The size, in bytes, of the file of recorded data above which the data is discarded.
 const KEPT: u64 = 64 << 20;
-/// The time limit for the start of a session and for the arrival of events. The service reads a chunk that is
-/// not full only once a second.
+/// The time limit for the start of a session, and for the arrival of events. It must be longer than a second, because
+/// the service reads chunks that are not full only once a second.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The process of a reader. Dropping this value ends the process.
+/// The handle of a reader's process (a consumer of Perfetto events). Dropping this value ends the process.
 #[derive(Debug)]
 pub struct Reader {
     process: Helper,
@@ -46,12 +47,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Starts a reader with this number of sessions, each of which records every event. The calling thread must live as
-    /// long as the reader.
+    /// Starts a reader with a number of Perfetto sessions, each of which records every event. The calling thread must
+    /// live as long as the reader, because the kernel kills the reader when this thread ends.
     ///
     /// # Errors
     ///
-    /// Returns an error if the process does not begin to listen.
+    /// Returns an error if the reader's process does not begin to listen.
     pub fn with_sessions(sessions: u32) -> io::Result<Self> {
         let place = format!("@atrace-bench-{}-{:x}", std::process::id(), fastrand::u64(..));
         let env = [(PRODUCERS, place), (SESSIONS, sessions.to_string())];
@@ -69,33 +70,36 @@ impl Reader {
         self.process.id()
     }
 
-    /// Returns the environment variables for a process whose events this reader records.
+    /// Returns the environment variables with which a process must be started, so that this reader can record its
+    /// events.
     pub fn env(&self) -> [(&'static str, &str); 2] {
         self.env.each_ref().map(|(name, value)| (*name, &value[..]))
     }
 }
 
-/// The events that a reader has received.
+/// The number of events that a reader has received, and the reader's CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// The number of events from all processes since the reader was started. Each session counts each event.
+    /// The number of events that have arrived from all processes since the reader was started. An event is counted once
+    /// for each session.
     pub events: u64,
-    /// The CPU time of the reader.
+    /// The CPU time that the reader's process has used.
     pub cpu: Duration,
 }
 
-/// The connection of this process to a reader.
+/// The connection of this process to a reader (the consumer that records its Perfetto events).
 #[derive(Debug)]
 pub struct Reading {
     questions: Mutex<UnixStream>,
     sessions: u32,
-    /// The numbers of received and lost events when the sessions had begun.
+    /// The number of events that the reader had received, and the number that this process had lost, when the sessions
+    /// had begun.
     before: (Taken, u64),
 }
 
 impl Reading {
-    /// Connects this process permanently to the reader that the environment variables name. Returns when all sessions
-    /// have begun.
+    /// Connects this process to the reader that the environment variables name. The connection lasts until the process
+    /// ends. The function returns when all sessions have begun.
     ///
     /// # Errors
     ///
@@ -113,13 +117,13 @@ impl Reading {
         Ok(this)
     }
 
-    /// Returns the number of sessions. Each session gets each event.
+    /// Returns the number of the reader's sessions. Each session records each event.
     pub fn sessions(&self) -> u32 {
         self.sessions
     }
 
-    /// Returns the events that the reader has received so far. Full chunks arrive within milliseconds, other chunks
-    /// once a second.
+    /// Returns the number of events that the reader has received so far, and its CPU time. The events in a full chunk
+    /// arrive within milliseconds. The events in other chunks arrive once a second.
     ///
     /// # Errors
     ///
@@ -133,8 +137,8 @@ impl Reading {
         Ok(Taken { events, cpu: Duration::from_nanos(cpu) })
     }
 
-    /// Returns how many events of this process arrived since [`begin`](Self::begin), counted in each session, and how
-    /// many this process has lost. No other process may have written to the same reader.
+    /// Returns two numbers since [`begin`](Self::begin): how many events of this process have arrived, counted once for
+    /// each session, and how many events this process has lost. No other process may have written to the same reader.
     ///
     /// # Errors
     ///
@@ -144,9 +148,9 @@ impl Reading {
         Ok((self.taken()?.events - taken.events, lost() - before))
     }
 
-    /// Waits until all but `open` of the events that this process has written have arrived in each session or were
-    /// lost. Between `least` and `most` events were written. On a named track, the end of a slice whose begin was
-    /// lost is neither written nor counted as lost.
+    /// Waits until all events that this process has written, except at most `open` events, have arrived in each session
+    /// or were lost. The number of written events is between `least` and `most`. A lost event counts twice here: on a
+    /// named track, if the begin of a slice was lost, its end is neither written nor counted as lost.
     ///
     /// # Errors
     ///
@@ -173,7 +177,8 @@ fn lost() -> u64 {
     atrace::perfetto::status().lost()
 }
 
-/// Waits until `so` returns true. After the time limit, returns an error with the text that `why` returns.
+/// Waits until `so` returns true. If the time limit [`PATIENCE`] is exceeded, returns an error with the text that `why`
+/// returns.
 fn until(mut so: impl FnMut() -> io::Result<bool>, why: impl FnOnce() -> String) -> io::Result<()> {
     let start = Instant::now();
     while !so()? {
@@ -190,18 +195,19 @@ fn sessions() -> io::Result<u32> {
     std::env::var(SESSIONS).map_or(Ok(1), |n| n.parse()).map_err(io::Error::other)
 }
 
-/// Returns the address of the socket on which the reader at the address `place` answers questions about arrived events.
+/// Returns the address of the socket on which a reader answers questions about the number of arrived events. `place` is
+/// the address of the reader's tracing service.
 fn questions(place: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{}-questions", place.trim_start_matches('@')))
 }
 
-/// Runs the reader, in its own process, until the process is killed.
+/// Runs as the reader, until this process is killed.
 pub(super) fn run() -> io::Result<std::convert::Infallible> {
     let place = std::env::var(PRODUCERS).map_err(io::Error::other)?;
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(place.trim_start_matches('@'))?)?;
     let asked = UnixListener::bind_addr(&questions(&place)?)?;
     let file = File::from(memfd_create("atrace-bench", MemfdFlags::CLOEXEC)?);
-    // O_APPEND, so that writing continues at the new end after the file was truncated.
+    // With O_APPEND, writing continues at the new end of the file after the file was truncated.
     fcntl_setfl(&file, OFlags::APPEND)?;
     let keep = Storage::File { file: file.try_clone()?, max: None };
     let uid = rustix::process::geteuid().as_raw();
@@ -221,7 +227,7 @@ pub(super) fn run() -> io::Result<std::convert::Infallible> {
     }
 }
 
-/// Answers questions on a connection until it is closed.
+/// Answers the questions that a measured process sends on a connection, until the connection is closed.
 fn answer(mut who: &UnixStream, service: &Service) -> io::Result<()> {
     loop {
         who.read_exact(&mut [0])?;

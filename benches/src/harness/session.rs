@@ -1,5 +1,5 @@
-//! The session of a measuring process: its command line, and its sink, which shows the bench which events have arrived.
-//! By default, and if the process has the necessary rights, the sink is a separate tracefs instance.
+//! The session of a measuring process: its command line, and its sink, in which the bench checks which events have
+//! arrived. By default, and if the process has the necessary rights, the sink is a tracefs instance of its own.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,23 +12,23 @@ use crate::harness::args::Args;
 use crate::harness::output::say;
 use crate::row::{Sink, environment};
 
-/// The environment variable that holds, in a child, the id of the process that started the child.
+/// The environment variable of a child process with the id of the process that started it.
 pub(crate) const CHILD: &str = "ATRACE_BENCH_CHILD";
 
-/// The command line and the sink of a child.
+/// The command line and the sink of a child process, which measures.
 #[derive(Debug)]
 pub struct Session {
-    /// The command line.
+    /// The parsed command line of this process.
     pub args: Args,
     sink: Sink,
-    /// The file to which messages are written, as `ATRACE_MARKER` names it.
+    /// The path of the file to which messages are written, from the environment variable `ATRACE_MARKER`.
     pub marker: Option<PathBuf>,
-    /// The tracefs instance of the marker, if the sink is [`Sink::Tracefs`].
+    /// The tracefs instance that has the marker, if the sink is [`Sink::Tracefs`].
     pub instance: Option<Instance>,
 }
 
 impl Session {
-    /// Returns the kind of the sink, for the rows.
+    /// Returns the kind of the sink, which is stored in the rows (results).
     pub fn sink(&self) -> Sink {
         match atrace::sink().kind() {
             "Cutils" => Sink::Cutils,
@@ -38,13 +38,14 @@ impl Session {
     }
 
     /// Returns whether messages that C++ writes through libcutils arrive in the same sink as the events of this
-    /// process. A device's libcutils only writes to the kernel's marker.
+    /// process. They do not if libcutils is that of an Android device, which only writes to the kernel's marker, and
+    /// the sink is another file.
     pub fn is_where_libcutils_writes(&self) -> bool {
         !LIBCUTILS_IS_THE_DEVICES || self.sink == Sink::Tracefs
     }
 
-    /// Returns the messages in the sink, or `None` if the sink is not a ring buffer. From a ring buffer that is shared
-    /// with other programs, returns only the messages of this process.
+    /// Returns the messages in the sink, or `None` if the sink is not the ring buffer of a tracefs instance. If other
+    /// programs share the ring buffer, returns only the messages of this process.
     ///
     /// # Errors
     ///
@@ -56,7 +57,7 @@ impl Session {
         Ok(Some(all.filter(|message| !shared || is_of(message, id)).collect()))
     }
 
-    /// Empties the sink, if possible.
+    /// Empties the sink if it is a ring buffer or a temporary file.
     ///
     /// # Errors
     ///
@@ -71,11 +72,11 @@ impl Session {
         }
     }
 
-    /// Runs `f` with an empty sink, and returns how much has arrived: the number of events in a ring buffer, or of
-    /// bytes in a file. Returns `None` if the sink can't be read.
+    /// Empties the sink, runs `f`, and returns how much has arrived in the sink: the number of events if the sink is a
+    /// ring buffer, or the number of bytes if it is a file. Returns `None` if the sink can't be read.
     ///
-    /// The benches check the state of tracing by such numbers: tracing is on if the events of an operation arrive in
-    /// the sink, and off if they do not.
+    /// The benches check the state of tracing by this number: tracing is on if the events of an operation arrive in the
+    /// sink, and off if no event arrives.
     ///
     /// # Errors
     ///
@@ -91,8 +92,9 @@ impl Session {
 
     /// Returns how much the sink has received since it was last cleared, in the same unit as [`wrote`](Self::wrote).
     /// The difference between the results of two calls is the amount that arrived between them; computing this
-    /// difference takes less time than clearing the sink. In the system's shared ring buffer, the count includes events
-    /// of other programs, which can't be distinguished once older events are overwritten.
+    /// difference takes less time than clearing the sink. If the ring buffer is shared with the whole system, the count
+    /// includes events of other programs. They are not subtracted, because once events are overwritten, it is unknown
+    /// how many of them were of other programs.
     ///
     /// # Errors
     ///
@@ -105,12 +107,12 @@ impl Session {
         }
     }
 
-    /// Returns whether other programs write to the ring buffer of the sink.
+    /// Returns whether other programs also write to the ring buffer of the sink.
     pub(crate) fn is_shared(&self) -> bool {
         self.instance.as_ref().is_some_and(is_shared)
     }
 
-    /// Describes how the state of tracing was verified.
+    /// Returns the end of a sentence about how the state of tracing (on or off) was verified.
     pub fn verified_by(&self) -> &'static str {
         match self.sink {
             Sink::Tracefs => "what arrived there",
@@ -119,11 +121,11 @@ impl Session {
         }
     }
 
-    /// Returns the session of a process that was started to measure, or `None` in another process.
+    /// Returns the session of this process if it was started as a child process to measure, otherwise `None`.
     pub(super) fn inherited(args: &Args) -> io::Result<Option<Self>> {
         let Some(parent) = std::env::var_os(CHILD) else { return Ok(None) };
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have ended before that call.
+        // The parent may have ended before the kernel was told to kill this process with its parent.
         if getppid().map(|pid| pid.to_string().into()) != Some(parent) {
             return Err(io::Error::other(format!(
                 "the process that {CHILD} names did not start this process"
@@ -148,20 +150,21 @@ impl Session {
 /// The prefix of the names of tracefs instances.
 pub(super) const PREFIX: &str = "atrace-bench";
 
-/// The environment variable with the kind of the sink: for a child process its sink, for the first process the
-/// requested sink.
+/// The environment variable with the kind of the sink. For a child process, it is the kind of its sink. For the first
+/// process, it is the kind that the user requests.
 pub(super) const SINK: &str = "ATRACE_BENCH_SINK";
 pub(super) const MARKER: &str = "ATRACE_MARKER";
 
-/// The directories in which libcutils looks for the kernel's ring buffer.
+/// The directories in which libcutils looks for tracefs and its marker.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// The prepared sink. Dropping the `Prepared` removes a separate tracefs instance.
+/// The sink that is prepared for a child process. If a tracefs instance was made for the sink, dropping this value
+/// removes it.
 pub(super) struct Prepared {
     pub(super) sink: Sink,
     pub(super) marker: PathBuf,
     instance: Option<Instance>,
-    /// Whether the ring buffer was off before the bench, so that it must be switched off at the end.
+    /// Whether the ring buffer was off before the bench switched it on. If so, it is switched off again at the end.
     was_off: bool,
 }
 
@@ -192,7 +195,7 @@ impl Prepared {
                 Err(e) => why = format!("{e}; the real one: {}", real(args)),
             }
         }
-        // Except in a test, a file would grow by gigabytes.
+        // A file is only used for tests: in a measurement, it would grow by gigabytes.
         let sink = asked.unwrap_or(if args.test { Sink::File } else { Sink::Null });
         let mut marker = PathBuf::from("/dev/null");
         if sink == Sink::File {
@@ -204,24 +207,24 @@ impl Prepared {
     }
 }
 
-/// Whether the C++ side uses the device's own libcutils, which can only write to the kernel's marker.
+/// Whether the C++ code uses the libcutils of the Android device, which can only write to the kernel's marker.
 pub(super) const LIBCUTILS_IS_THE_DEVICES: bool =
     cfg!(all(target_os = "android", not(target_feature = "crt-static")));
 
-/// Returns whether other programs write to the ring buffer, which is true for the buffer at the top of
-/// tracefs.
+/// Returns whether other programs also write to the ring buffer of `instance`. This is true for the ring buffer at the
+/// top of tracefs.
 pub(super) fn is_shared(instance: &Instance) -> bool {
     MOUNTS.iter().any(|mount| instance.path() == Path::new(mount))
 }
 
-/// Returns whether a message is from the process `id`: the second field of a message is the process id.
+/// Returns whether the process with the id `id` wrote a message. The second field of a message is the process id.
 pub(super) fn is_of(message: &[u8], id: u32) -> bool {
     let part = message.split(|&byte| byte == b'|').nth(1).unwrap_or_default();
     str::from_utf8(part).is_ok_and(|part| part.parse() == Ok(id))
 }
 
-/// Returns the ring buffer to which the device's libcutils writes, if this process may write to it and read
-/// it.
+/// Returns the instance with the ring buffer to which the device's libcutils writes, if this process may write to the
+/// ring buffer and read it.
 fn everyones() -> io::Result<Instance> {
     let mut why = None;
     for mount in MOUNTS {
@@ -239,18 +242,18 @@ fn everyones() -> io::Result<Instance> {
     Err(why.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
 }
 
-/// Makes an instance, and first removes instances that killed runs have left. If the C++ side uses the device's
-/// libcutils, returns the ring buffer of that library instead.
+/// Removes tracefs instances that killed runs have left, and makes a new instance. If the C++ code uses the device's
+/// libcutils, makes no instance, and returns the one with the ring buffer to which that library writes.
 fn instance() -> io::Result<Instance> {
     if LIBCUTILS_IS_THE_DEVICES {
         return everyones();
     }
-    // An instance that can't be removed does no harm.
+    // An error is ignored, because an old instance that can't be removed does no harm.
     let _ = tracefs::sweep(PREFIX);
     Instance::create(PREFIX)
 }
 
-/// Returns the command by which a user can run this bench with the kernel's marker.
+/// Returns the shell command by which a user can run this bench with the kernel's marker as the sink.
 fn real(args: &Args) -> String {
     let exe = std::env::current_exe().unwrap_or_default();
     let mount = tracefs::root().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);

@@ -1,24 +1,26 @@
-//! Prepares the resources of a bench, and removes them however the bench ends.
+//! Prepares the resources of a bench, and removes them when the bench ends, even if it is killed.
 //!
-//! A killed bench cannot clean up. So [`run`] starts the program again as a child, which measures. The first process,
-//! the supervisor, only waits, and then removes the tracefs instance and the temporary directory. It forwards signals
-//! that ask it to end, and ends with the exit status of the child. The child is killed when the supervisor ends. If
-//! the supervisor is killed, too, the next run removes the remaining instance, and the temporary directory stays.
+//! A killed process cannot clean up. So [`run`] starts the program again as a child process, which measures. The first
+//! process, the supervisor, only waits for the child, and then removes the tracefs instance and the temporary
+//! directory. It forwards to the child any signal that asks it to end, and ends with the exit status of the child. The
+//! child is killed when the supervisor ends. If the supervisor itself is killed, the next run removes the remaining
+//! instance, and the temporary directory stays.
 //!
-//! The child begins with one thread, and has no handlers for these signals: a second thread would make the child's
-//! system calls on files more expensive, and the benches measure these calls.
+//! The child begins with one thread, and handles no signals: the handling would need a second thread, which would make
+//! the child's system calls on files more expensive. The benches measure these calls.
 //!
 //! The supervisor sets the child's environment:
 //!
-//! - `ATRACE_MARKER` names the sink: the marker of a separate instance or, without the rights to make an instance,
-//!   `/dev/null`; in a test, which writes little, it names a temporary file. `ATRACE_BENCH_SINK` (`tracefs`, `file`,
-//!   `null`) selects a sink.
-//! - `ATRACE_PROPERTIES` names a separate property store, unless the variable was set already. In that case, and on
-//!   Android, the supervisor removes the patterns that its child has left in the store.
-//! - `ATRACE_BACKEND` is removed.
-//! - On Android, unless statically linked: `ATRACE_MARKER` is the marker at the top of tracefs, the only marker that
-//!   the device's libcutils knows. The ring buffer of that marker is shared with the whole system. The bench switches
-//!   the buffer on while it runs, and empties it; only messages of this process count.
+//! - `ATRACE_MARKER` names the sink: the marker of a tracefs instance that is made for the bench. If the supervisor
+//!   lacks the rights to make an instance, the sink is `/dev/null` or, in a test, which writes little, a temporary
+//!   file. A user can set `ATRACE_BENCH_SINK` (`tracefs`, `file`, `null`) to select a sink.
+//! - `ATRACE_PROPERTIES` names a new property store, unless the variable is already set. If it is set, and on Android,
+//!   the store outlives the bench, so the supervisor removes the app patterns that the child has left in the store.
+//! - `ATRACE_BACKEND` is removed from the environment.
+//! - On Android, `ATRACE_MARKER` names the marker at the top of tracefs, unless the bench is statically linked. This is
+//!   the only marker to which the device's libcutils writes. The ring buffer of this marker is shared with the whole
+//!   system. The bench switches the buffer on while it runs, and empties it. Only the messages of the bench's process
+//!   are counted.
 //! - On Android, where a bench may start in a directory without write access, `CRITERION_HOME` and
 //!   `ATRACE_OVERHEAD_DIR` are set to places below `/data/local/tmp/atrace-bench`, unless they are set already.
 
@@ -40,18 +42,19 @@ use crate::row::env_path;
 const PROPERTIES: &str = "ATRACE_PROPERTIES";
 const BACKEND: &str = "ATRACE_BACKEND";
 
-/// The variables that name directories for results, and their values on a device, where the shell may write.
+/// The environment variables that name directories for results, and their values on an Android device: directories to
+/// which the shell may write.
 const PLACES: [(&str, &str); 2] = [
     ("CRITERION_HOME", "/data/local/tmp/atrace-bench/criterion"),
     ("ATRACE_OVERHEAD_DIR", "/data/local/tmp/atrace-bench/overhead"),
 ];
 
-/// The number of signals after which the child is killed.
+/// The supervisor kills the child when the supervisor has got this number of signals that ask it to end.
 const PATIENCE: u32 = 3;
 
-/// Runs `main_child` in a child process with its own sink. Returns the exit code of `main_child`, or 128 + n if signal
-/// n ended the child. If a signal asked this process to end, the result is 128 + the number of that signal (130 for
-/// Ctrl-C).
+/// Runs `main_child` in a child process with a sink that is prepared for it. Returns the exit code of `main_child`, or
+/// 128 + n if signal n ended the child. If a signal asked this process to end, the result is 128 + the number of that
+/// signal (130 for Ctrl-C).
 ///
 /// For `--list`, nothing is prepared, and `main_child` runs in this process.
 pub fn run(main_child: impl FnOnce(Session) -> ExitCode) -> ExitCode {
@@ -75,19 +78,19 @@ pub fn run(main_child: impl FnOnce(Session) -> ExitCode) -> ExitCode {
 }
 
 fn supervise(args: &Args) -> io::Result<u8> {
-    // Before there is anything to clean up, so that no signal is missed.
+    // Signals are handled before the first resource is made, so that no signal can prevent the cleanup.
     let ends = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !is_ignored(signal));
     let mut signals = Signals::new(ends.chain([SIGCHLD]))?;
     let temp = tempfile::Builder::new().prefix("atrace-bench-").tempdir()?;
     let prepared = Prepared::new(args, temp.path())?;
-    // A property store that outlives this run must not keep what a killed bench has switched on.
+    // If the property store outlives this run, tracing must not stay switched on there for a bench that was killed.
     let is_shared = cfg!(target_os = "android") || std::env::var_os(PROPERTIES).is_some();
     let _switches = is_shared.then(Switches::note).flatten();
 
     let mut command = Command::new(std::env::current_exe()?);
     command.args(std::env::args_os().skip(1)).env(CHILD, std::process::id().to_string());
     if !args.test && !std::env::args_os().any(|arg| arg == "--bench") {
-        // Criterion parses the command line, too, and would only test without this flag.
+        // Criterion also parses the command line. Without this flag, it would run its cases as tests and not measure.
         command.arg("--bench");
     }
     let is_unset = |(name, _): &(&str, &str)| cfg!(target_os = "android") && env_path(name).is_none();
@@ -98,17 +101,19 @@ fn supervise(args: &Args) -> io::Result<u8> {
     }
     let mut child = command.spawn()?;
     wait(&mut child, &mut signals)
-    // The instance is removed first, then the directory.
+    // When the function returns, the tracefs instance is removed first, and then the temporary directory.
 }
 
-/// The app patterns of a property store. When this value is dropped, the patterns that were added since are removed.
+/// The app patterns of a property store (they name the programs that are traced) at the time when this value was made.
+/// When the value is dropped, app patterns that were added since then are removed from the store.
 struct Switches {
     control: Control,
     before: Vec<Vec<u8>>,
 }
 
 impl Switches {
-    /// Stores the present patterns. Returns `None` if there are no properties, so that tracing can't be switched.
+    /// Stores the current app patterns. Returns `None` if there are no properties; tracing can then not be switched on
+    /// anyway.
     fn note() -> Option<Self> {
         let control = Control::open().ok()?;
         Some(Self { before: control.patterns(), control })
@@ -150,10 +155,10 @@ fn wait(child: &mut Child, signals: &mut Signals) -> io::Result<u8> {
             SIGHUP => Signal::HUP,
             _ => Signal::TERM,
         };
-        // The child may have ended: then its SIGCHLD will arrive.
+        // An error is ignored: if the child has already ended, its SIGCHLD will arrive.
         let _ = kill_process(pid, signal);
     }
-    // Unreachable: the signals are never closed.
+    // This is never reached, because the iterator over signals never ends.
     child.wait().map(code)
 }
 
@@ -166,7 +171,7 @@ fn by_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-/// Returns whether this process was started with `signal` ignored, as with `nohup`.
+/// Returns whether this process ignores `signal`, as it does SIGHUP if it was started by `nohup`.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =

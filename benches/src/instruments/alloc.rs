@@ -1,8 +1,8 @@
 //! Counts allocations exactly.
 //!
 //! A bench binary installs [`Counting`] as its global allocator. [`Counting`] counts the allocations of all threads,
-//! but only while [`count`] runs. At any other time, it adds one relaxed load and a branch to an allocation, so it
-//! hardly affects timing.
+//! but only while [`count`] runs. At any other time, it adds only a relaxed load and a branch to an allocation, so it
+//! hardly affects measured times.
 //!
 //! ```
 //! #[global_allocator]
@@ -25,11 +25,11 @@ use serde::{Deserialize, Serialize};
 static ON: AtomicBool = AtomicBool::new(false);
 /// Four counts: allocations, allocated bytes, frees, and freed bytes.
 static COUNTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
-/// The number of live bytes since counting began, and the maximum of this number. The number is negative if blocks are
-/// freed that were allocated before counting began.
+/// Two numbers: the bytes allocated minus the bytes freed since counting began, and the maximum of this difference. The
+/// difference is negative if more bytes were freed than allocated since counting began.
 static LIVE: [AtomicI64; 2] = [const { AtomicI64::new(0) }; 2];
 
-/// The system's allocator. It counts while [`count`] runs.
+/// The system's allocator, which counts the allocations while [`count`] runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counting;
 
@@ -83,7 +83,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The requests to the allocator. A `realloc` counts as an allocation of the new size and a free.
+/// Counts of the requests to the allocator. A `realloc` counts as an allocation of the new size, and as a free of the
+/// old block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// The number of allocations.
@@ -94,16 +95,16 @@ pub struct Counts {
     pub frees: u64,
     /// The number of bytes of the freed blocks.
     pub freed: u64,
-    /// The maximum number of bytes that were allocated and not yet freed, compared with the number when counting began.
-    /// An allocation in another thread at the moment when counting ends may be missed. During a `realloc`, both blocks
-    /// count.
+    /// The maximum of the bytes in use (allocated and not yet freed), minus the bytes in use when counting began. An
+    /// allocation in another thread at the moment when counting ends may be missed. During a `realloc`, the old and the
+    /// new block both count.
     pub peak: u64,
 }
 
-/// Runs `f` and counts what the whole process allocates meanwhile.
+/// Runs `f`, and counts the allocations of all threads of the process while `f` runs.
 ///
-/// The counts are `None` if [`Counting`] is not installed, so that a missing count is not taken for zero.
-/// Only one caller counts at a time; other callers wait.
+/// The returned counts are `None` if [`Counting`] is not installed, so that a missing count is not taken for zero. Only
+/// one caller counts at a time: other callers wait before they run their `f`.
 pub fn count<R>(f: impl FnOnce() -> R) -> (Option<Counts>, R) {
     static TURN: Mutex<()> = Mutex::new(());
 
@@ -138,12 +139,12 @@ pub struct PerOp {
     pub allocs: f64,
     /// The number of bytes that one operation allocates.
     pub bytes: f64,
-    /// The exact counts of all operations together.
+    /// The exact counts for all counted operations together.
     pub total: Counts,
 }
 
-/// Counts the allocations of exactly `ops` operations of `f`. One operation runs before the count, for allocations that
-/// only happen once.
+/// Counts the allocations of exactly `ops` operations of `f`. One operation runs before the counting begins, so that
+/// allocations of only the first operation are not counted.
 ///
 /// Returns `None` if [`Counting`] is not installed.
 ///

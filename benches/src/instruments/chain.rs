@@ -1,19 +1,19 @@
 //! The chain: a sequence of instructions, each of which needs the result of the previous instruction. The cost of the
 //! chain is known, because its instructions can't overlap.
 //!
-//! Every step needs the result of the step before, so twelve steps always cost the same, and sixty steps cost five
-//! times as much. [`time`] uses the chain to measure the current speed of the processor. The tests of the harness
-//! add a block of steps to an operation and check that the harness finds this extra cost.
+//! At a given speed of the processor, twelve steps of the chain always take the same time, and sixty steps take five
+//! times as long. [`time`] uses the chain to measure the current speed of the processor. Tests add a block of steps to
+//! a measured operation, and check that the benches find this extra cost.
 
 use std::time::Instant;
 
-/// Runs a block of twelve steps from `x`, about twenty nanoseconds. A step is a shift, an exclusive or and a
-/// multiplication.
+/// Runs a block of twelve steps, beginning with the value `x`, and returns the result. The block takes about twenty
+/// nanoseconds. A step is a shift, an exclusive or and a multiplication.
 ///
 /// The function is never inlined, so that every caller runs the same code.
 #[inline(never)]
 pub fn block(mut x: u64) -> u64 {
-    // Without a loop: the exit of a loop may cost a mispredicted jump.
+    // The steps are not in a loop, because the exit of a loop may cost a mispredicted jump.
     macro_rules! steps {
         ($($step:tt)*) => {
             $(
@@ -27,7 +27,7 @@ pub fn block(mut x: u64) -> u64 {
     x
 }
 
-/// Runs `n` × `BLOCKS` blocks one after the other, and consumes the result.
+/// Runs `n` × `BLOCKS` blocks one after the other. Each block begins with the result of the previous block.
 #[inline(never)]
 pub fn run<const BLOCKS: usize>(n: u64) {
     let mut x = n;
@@ -43,13 +43,14 @@ pub fn run<const BLOCKS: usize>(n: u64) {
     std::hint::black_box(x);
 }
 
-/// The number of blocks of the chain that measures the speed. The clock of an AMD processor counts in steps of 10 ns,
-/// which are 0.2 % of the time of this chain.
+/// The number of blocks of the chain that measures the processor's speed. The clock of an AMD processor counts in steps
+/// of 10 ns; such a step is 0.2 % of the time of this chain.
 pub const BLOCKS: usize = 300;
 
-/// Returns how long a chain of [`BLOCKS`] blocks takes, in nanoseconds (about five thousand). The result is the mean of
-/// the two shortest of three runs, because a run that was interrupted does not show the speed of the processor. The
-/// shortest run alone would be rounded down to a step of the clock more often than up.
+/// Returns how long a chain of [`BLOCKS`] blocks takes, in nanoseconds (about five thousand). The chain runs three
+/// times. The longest run is ignored, because an interrupted run does not show the speed of the processor. The result
+/// is the mean of the other two runs: the shortest run alone would more often be rounded down than up to a step of the
+/// clock.
 pub fn time() -> f64 {
     let once = || {
         let start = Instant::now();

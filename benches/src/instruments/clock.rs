@@ -16,13 +16,13 @@ pub fn process_cpu() -> Duration {
 
 fn duration(of: ClockId) -> Duration {
     let t = clock_gettime(of);
-    // Both parts of the time are never negative.
+    // Neither the seconds nor the nanoseconds are negative.
     Duration::new(t.tv_sec.unsigned_abs(), u32::try_from(t.tv_nsec).unwrap_or(0))
 }
 
 /// Returns the shortest time that [`Instant`] can measure: the median difference of two consecutive readings.
 ///
-/// A slice (a period of measuring) must take much longer than this.
+/// A period of measuring must take much longer than this time.
 pub fn timer_floor() -> Duration {
     let mut pairs: Vec<Duration> = (0..1001)
         .map(|_| {
@@ -34,8 +34,8 @@ pub fn timer_floor() -> Duration {
     pairs[pairs.len() / 2]
 }
 
-/// Returns how many nanoseconds a reading of the clock takes: the minimum of many means, because other work only
-/// makes a mean larger.
+/// Returns how many nanoseconds a reading of the clock takes. The result is the minimum of 30 means of a thousand
+/// readings each, because other work on the processor can only make a mean larger.
 pub fn reading() -> f64 {
     const READINGS: u32 = 1000;
     let mean = |_| {
@@ -48,7 +48,7 @@ pub fn reading() -> f64 {
     (0..30).map(mean).fold(f64::INFINITY, f64::min)
 }
 
-/// Returns a function that calls `run`, and returns how long the call took.
+/// Returns a closure that calls `run`, and returns the duration of the call.
 pub fn timed(mut run: impl FnMut(u64)) -> impl FnMut(u64) -> Duration {
     move |n| {
         let start = Instant::now();

@@ -4,12 +4,12 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Keeps the calling thread on one CPU until the `Pin` is dropped. The threads and processes that it starts meanwhile
-/// stay on this CPU.
+/// Keeps the calling thread on one CPU until the `Pin` is dropped. Threads and processes that the thread starts in the
+/// meantime also run only on this CPU, and stay there after the `Pin` was dropped.
 #[derive(Debug)]
 pub struct Pin {
     before: CpuSet,
-    /// The number of the CPU.
+    /// The number of the CPU on which the thread is kept.
     pub cpu: usize,
 }
 
@@ -23,7 +23,7 @@ impl Pin {
         Self::to(sched_getcpu())
     }
 
-    /// Pins the calling thread to the CPU of this number.
+    /// Pins the calling thread to the CPU with the number `cpu`.
     ///
     /// # Errors
     ///
@@ -39,13 +39,14 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        // The previous set of CPUs was allowed. If a CPU was taken away since, staying pinned is harmless.
+        // An error is ignored. The previous set of CPUs was allowed, so setting it can only fail if CPUs were taken
+        // away since; then it is harmless that the thread stays pinned.
         let _ = sched_setaffinity(None, &self.before);
     }
 }
 
-/// Returns the CPU for the thread with index `place`. Each index gets another CPU, as long as there are CPUs on which
-/// the calling thread may run.
+/// Returns the number of the CPU for the thread with index `place`. Different indices get different CPUs, as long as
+/// there are enough CPUs on which the calling thread may run.
 ///
 /// # Errors
 ///
@@ -55,8 +56,8 @@ pub fn of_place(place: usize) -> io::Result<usize> {
     allowed.get(place % allowed.len().max(1)).copied().ok_or_else(|| io::Error::other(NONE))
 }
 
-/// Returns the last CPU on which the calling thread may run. (Interrupts tend to be handled by the first
-/// CPU.)
+/// Returns the number of the last CPU on which the calling thread may run. (Interrupts tend to be handled by the first
+/// CPU, so the last CPU is disturbed less.)
 ///
 /// # Errors
 ///

@@ -1,8 +1,9 @@
 //! Reads the kernel's information about this process: its threads, their states, and page faults.
 //!
-//! [`Sampler`] repeatedly reads the states of all threads and counts them, like a sampling profiler. [`minor_faults`]
-//! is exact. [`Started`] counts exactly the threads that ever ran a task, from within these threads. The kernel's
-//! information comes from `/proc`, so no privileges are needed, and Android provides it, too.
+//! [`Sampler`] repeatedly reads the states of all threads and counts the states, like a sampling profiler.
+//! [`minor_faults`] returns an exact number of page faults. [`Started`] counts exactly the threads that ran a task:
+//! each such thread adds itself to the count. The kernel's information comes from `/proc`, so no privileges are needed,
+//! and the information exists on Android, too.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,14 +15,14 @@ use std::time::Duration;
 
 use rustix::thread::gettid;
 
-/// The state of a thread in a sample. Rarer states of the kernel count as `Other`.
+/// The state of a thread in a sample. States of the kernel that have no variant of their own count as `Other`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ThreadState {
     /// The thread runs on a CPU, or waits for a CPU (`R`).
     Running,
-    /// The thread waits without a time limit, or its time limit can't be read (`S`, `I`).
+    /// The thread waits (`S`, `I`), and no time limit of the wait is known.
     Waiting,
-    /// The thread waits with a time limit.
+    /// The thread waits (`S`, `I`) with a time limit.
     TimedWaiting,
     /// The thread waits uninterruptibly, for example for a page or for another thread's memory map (`D`).
     Blocked,
@@ -53,32 +54,33 @@ impl ThreadState {
     }
 }
 
-/// The kinds of object for which a waiting thread waits, with parts of the names of the kernel functions in which it
-/// waits. The names of these functions differ between kernel versions.
+/// The kinds of object for which a thread can wait. Each kind has substrings of the names of the kernel functions in
+/// which a thread waits for such an object. The names of these functions differ between kernel versions.
 pub const WAITS: [(&str, &[&str]); 3] = [
-    // For another thread: for a lock, a condition, to be unparked, or for the end of a thread.
+    // The thread waits for another thread: for a lock, a condition, to be unparked, or for the end of the other thread.
     ("futex", &["futex"]),
-    // For one of several descriptors.
+    // The thread waits until one of several file descriptors is ready.
     ("epoll", &["ep_poll", "epoll"]),
-    // For a socket, in a system call that reads, writes, connects or accepts.
+    // The thread waits for a socket, in a system call that reads, writes, connects or accepts.
     ("socket", &["wait_woken", "sk_", "tcp_", "inet_", "sock"]),
 ];
 
-/// Returns the kind of object for which a thread in this kernel function waits.
+/// Returns the kind of object (see [`WAITS`]) for which a thread waits in the kernel function `function`.
 pub fn wait_of(function: &str) -> Option<&'static str> {
     let is_in = |names: &[&str]| names.iter().any(|name| function.contains(name));
     WAITS.iter().find_map(|(wait, names)| is_in(names).then_some(*wait))
 }
 
-/// Returns the fields of a `stat` file, beginning with the third field, the state. The field before the state, the
-/// name, may contain spaces and parentheses.
+/// Returns the fields of a `stat` file, beginning with the third field, the state. The second field, the name, ends at
+/// the last `)`, because it may contain spaces and parentheses.
 fn fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(stat.rsplit_once(')')?.1.split_ascii_whitespace())
 }
 
-/// Returns whether a waiting thread has a time limit, by the kernel function in which it waits and by its `syscall`
-/// file. Waits with a time limit are a sleep, a futex whose fourth argument is a time, and epoll whose fourth
-/// argument is a number of milliseconds other than -1.
+/// Returns whether a waiting thread waits with a time limit. `function` is the kernel function in which the thread
+/// waits, and `syscall` is the content of the thread's `syscall` file. Waits with a time limit are a sleep, a futex
+/// wait whose fourth argument is a time, and an epoll wait whose fourth argument is a number of milliseconds other than
+/// -1.
 fn is_timed(function: &str, syscall: &str) -> bool {
     let fourth = || {
         let hex = syscall.split_ascii_whitespace().nth(4)?.strip_prefix("0x")?;
@@ -95,25 +97,28 @@ fn is_timed(function: &str, syscall: &str) -> bool {
 }
 
 /// Returns the number of page faults of this process that needed no input or output, including faults of ended threads.
-/// Allocates nothing.
+/// The function allocates no memory.
 ///
 /// # Errors
 ///
 /// Returns the system's error, or `InvalidData` if `/proc/self/stat` does not match
 /// proc_pid_stat(5).
 pub fn minor_faults() -> io::Result<u64> {
-    // On the stack, because allocations may be counted at the same time. The content is 52 fields, one of them a name.
+    // The buffer is on the stack, because allocations may be counted at the same time. It has room for the file's 52
+    // fields, one of which is a name.
     let mut stat = [0; 2048];
     let read = std::fs::File::open("/proc/self/stat")?.read(&mut stat)?;
     let stat = std::str::from_utf8(&stat[..read]).unwrap_or_default();
-    // The tenth field.
+    // The number of faults is the tenth field of the file. `fields` begins with the third.
     let faults = fields(stat).and_then(|mut fields| fields.nth(7)?.parse().ok());
     faults.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/self/stat: {stat:?}")))
 }
 
-/// Counts the threads that ran a task. Each such thread calls [`seen`](Self::seen), and is counted once.
+/// Counts the threads that ran a task. Each such thread calls [`seen`](Self::seen), and is counted only at its first
+/// call.
 ///
-/// A call of `seen` costs a thread-local load and store. The first call of a thread also costs an atomic addition.
+/// A call of `seen` costs a load and a store of a thread-local variable. The first call of a thread also costs an
+/// atomic addition.
 #[derive(Debug)]
 pub struct Started;
 
@@ -137,18 +142,20 @@ impl Started {
     }
 }
 
-/// A thread that was found: its role, its state and, if it can be read, the kernel function in which it is, the top
-/// frame of its kernel stack. The user of a process may read this frame.
+/// A thread in a sample: the role of the thread, its state and, if it can be read, the name of the kernel function in
+/// which the thread is. This function is the top frame of the thread's kernel stack, which the user of the process may
+/// read.
 pub type Found = (&'static str, ThreadState, Option<String>);
 
 /// The sums over all samples of a [`Sampler`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
-    /// The number of samples (each of all threads) that were taken.
+    /// The number of samples that were taken, each of which has all threads.
     pub looks: u64,
-    /// The number of living threads, added over all samples.
+    /// The sum, over all samples, of the number of living threads.
     pub alive: u64,
-    /// The number of times that a thread was found like this.
+    /// For each combination of role, state and kernel function, the number of times that a thread with this combination
+    /// was in a sample.
     pub found: BTreeMap<Found, u64>,
 }
 
@@ -167,13 +174,14 @@ impl Samples {
         (self.looks > 0).then(|| self.alive as f64 / self.looks as f64)
     }
 
-    /// Returns the fraction of the found threads for which `is` is true, or 0 if no thread was found.
+    /// Returns the fraction of the sampled threads for which `is` is true, or 0 if no thread was sampled.
     pub fn part(&self, is: impl Fn(&Found) -> bool) -> f64 {
         let count = self.found.iter().filter(|(found, _)| is(found)).map(|(_, n)| n).sum::<u64>();
         count as f64 / self.alive.max(1) as f64
     }
 
-    /// Returns the fraction of a role's threads that were found in this state, or 0 if the role has no thread.
+    /// Returns the fraction of the sampled threads of a role that were in the state `state`, or 0 if no thread of the
+    /// role was sampled.
     pub fn part_of_role(&self, role: &str, state: ThreadState) -> f64 {
         let all = self.part(|found| found.0 == role);
         let part = self.part(|found| (found.0, found.1) == (role, state));
@@ -192,8 +200,9 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Starts the sampler. The pauses are random around `every`, so that they do not synchronize with the sampled
-    /// threads. `role` returns the role of a thread by its number.
+    /// Starts the sampler. The pauses between samples are random, between half and one and a half of `every`, so that
+    /// the samples do not synchronize with the sampled threads. `role` returns the role of the thread with a given
+    /// thread id.
     ///
     /// # Errors
     ///
@@ -204,10 +213,10 @@ impl Sampler {
             let mut samples = Samples::default();
             let mut random = fastrand::Rng::with_seed(0xA7ACE);
             loop {
-                // Between half and one and a half of `every`.
+                // The pause is between half and one and a half of `every`.
                 let pause = every.mul_f64(0.5 + random.f64());
                 let is_over = stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
-                // At least one look.
+                // At least one sample is taken, even if the sampler is stopped at once.
                 if !is_over || samples.looks == 0 {
                     samples.add(look(&role)?);
                 }
@@ -223,15 +232,15 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// Returns the system's error of reading `/proc/self/task`.
+    /// Returns the system's error if `/proc/self/task` could not be read.
     pub fn stop(self) -> io::Result<Samples> {
-        // Sending fails only if the sampler has ended with an error, which `join` returns.
+        // Sending fails only if the sampler's thread has already ended with an error. `join` returns this error.
         let _ = self.stop.send(());
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
-/// Samples all threads but the calling thread once.
+/// Takes one sample of all threads of this process except the calling thread.
 fn look(role: &impl Fn(i32) -> &'static str) -> io::Result<Vec<Found>> {
     let own = gettid().as_raw_nonzero().get();
     let mut all = Vec::new();
@@ -241,13 +250,13 @@ fn look(role: &impl Fn(i32) -> &'static str) -> io::Result<Vec<Found>> {
         if tid == own {
             continue;
         }
-        // The thread may have ended since it was listed.
+        // Reading fails if the thread has ended since it was listed.
         let read = |name: &str| std::fs::read_to_string(task.path().join(name)).ok();
         let Some(letter) = read("stat").and_then(|stat| fields(&stat)?.next()?.chars().next()) else {
             continue;
         };
         let mut state = ThreadState::of(letter);
-        // While the thread runs, the file names no function: its content is `0`.
+        // While the thread runs, the file `wchan` names no function: its content is `0`.
         let frame = read("wchan").map(|frame| frame.trim().to_owned());
         let frame = frame.filter(|frame| state != ThreadState::Running && frame.len() > 1);
         if let (ThreadState::Waiting, Some(frame), Some(syscall)) = (state, &frame, read("syscall"))

@@ -1,29 +1,32 @@
 //! Counts instructions and compares the counts with upper bounds.
 //!
 //! A time shows what an event costs on one machine. A count of instructions shows whether the code has changed, even on
-//! a busy machine. The bench `instructions` starts itself under callgrind, with a process for each case, and writes
-//! `target/overhead/instructions.json` for the report. With `--check`, it counts only the cases that have bounds, and
-//! fails if an operation takes over 3 % more instructions than `benches/bounds.toml` says.
+//! a busy machine. The bench `instructions` starts its own program under callgrind, in a process for each case
+//! (measured operation), and writes the counts to `target/overhead/instructions.json` for the report. With `--check`,
+//! it counts only the cases that have bounds, and fails if an operation takes over 3 % more instructions than its bound
+//! in `benches/bounds.toml`.
 //!
 //! A count is the average over [`OPERATIONS`] operations. It includes the program's own instructions and the loop
-//! around the operation, but not the kernel's instructions in system calls. Messages go to a file, so neither root nor
-//! tracefs is needed.
+//! around the operation, but not the kernel's instructions in system calls. The sink of messages is a file, so neither
+//! root's rights nor tracefs are needed.
 //!
 //! # Why two runs give the same
 //!
-//! - The bounds name the compiler that has produced the counted code, and apply only to that compiler.
-//! - The C library selects its routines for copying memory by the type of processor; `GLIBC_TUNABLES` makes the
-//!   selection equal on all processors. `atrace` has a copy routine with AVX2 and a routine without. The routine with
-//!   AVX2 is counted, so the bench refuses processors without AVX2.
-//! - For the Perfetto backend, the process records its own events. Counting begins when the producer reads the time
-//!   from the processor's counter: without the counter, each event calls the system's clock and takes more
-//!   instructions. To count events while tracing is off, the process connects to a service without a session. The
-//!   service is a thread of the process, but callgrind counts only the thread that runs the operations.
-//! - C++ formats the process id in each message, so its cost depends on the number of digits of the id. If the kernel
-//!   allows a PID namespace (root, or user namespaces), each process runs in a namespace in which its id has five
-//!   digits. Otherwise the counts of C++ vary by some 20 instructions for each digit. So these counts have no bounds.
-//! - Counts of C++ and of Rust through libcutils depend on the machine's C++ compiler and library. These counts, and
-//!   those of the limits, have no bounds.
+//! - The file of bounds names the compiler that has produced the counted code, and the bounds apply only to this
+//!   compiler.
+//! - The C library selects its routines for copying memory by the type of processor. `GLIBC_TUNABLES` makes the
+//!   selection the same on all processors. `atrace` has two copy routines, one with AVX2 and one without. The routine
+//!   with AVX2 is counted, so the bench refuses to run on processors without AVX2.
+//! - For the Perfetto backend, the process records its own events. Before the producer can read the time from the
+//!   processor's counter, each event calls the system's clock, which takes more instructions. So counting begins only
+//!   when the counter is used. To count events while tracing is off, the process connects to a service without a
+//!   session. The service is a thread of the process, but callgrind counts only the thread that runs the operations.
+//! - The C++ code formats the process id in each message, so its count depends on the number of digits of the id. If
+//!   the kernel allows a PID namespace (for root, or by user namespaces), each process runs in a namespace in which its
+//!   id has five digits. If not, the counts of C++ vary by some 20 instructions for each digit. So these counts have no
+//!   bounds.
+//! - Counts of C++, and of Rust through libcutils, depend on the machine's C++ compiler and library. These counts have
+//!   no bounds, and neither do the counts of baselines (lower limits of the cost).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -42,7 +45,7 @@ use crate::row::{self, Row, Sink, environment};
 use crate::stats::Interval;
 use crate::table::of_rows;
 
-/// The number of operations in a counted run.
+/// The number of operations over which instructions are counted.
 pub const OPERATIONS: u64 = 1000;
 /// The percentage by which a count may exceed its bound.
 const GROWTH: f64 = 3.0;
@@ -70,8 +73,8 @@ struct Args {
     bench: bool,
 }
 
-/// Returns the counted instructions of each operation, by row id, if they were counted at the current commit. Counts of
-/// another commit do not describe the code that is timed now.
+/// Returns the stored counts of instructions of one operation, by row id. Returns an empty map if they were not counted
+/// at the current commit, because they then do not describe the code that is timed now.
 pub fn of_this_commit() -> BTreeMap<String, f64> {
     let dir = row::dir();
     let counted_at = environment::read_from(&dir, INSTRUCTIONS).map(|environment| environment.commit);
@@ -80,8 +83,8 @@ pub fn of_this_commit() -> BTreeMap<String, f64> {
     rows.unwrap_or_default().into_iter().map(|row| (row.id, row.median)).collect()
 }
 
-/// Runs the bench with this process' command line. Each case runs in a process of its own. In that process, `run_case`
-/// must run the operations in a function whose name contains [`FUNCTION`].
+/// Runs the bench with the command line of this process. Each case runs in a process of its own, which calls
+/// `run_case`. `run_case` must run the counted operations in a function whose name contains [`FUNCTION`].
 pub fn main(run_case: impl FnOnce(&Id)) -> ExitCode {
     let args = Args::parse();
     match &args.case {
@@ -95,7 +98,7 @@ fn run(args: &Args) -> Result<ExitCode, String> {
     environment::start();
     let rustc = environment::Environment::here().rustc;
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("bounds.toml");
-    // Check the preconditions before counting, which takes minutes.
+    // The bounds are read before counting, which takes minutes, so that errors are found early.
     let bounds = if args.check { Some(Bounds::read(&path)?.for_compiler(&rustc)?) } else { None };
     let ids: Vec<Id> = ids().into_iter().filter(|id| !args.check || is_own(id)).collect();
     let mut rows = count(&ids)?;
@@ -111,8 +114,9 @@ fn run(args: &Args) -> Result<ExitCode, String> {
     }
     let Some(bounds) = bounds else { return Ok(ExitCode::SUCCESS) };
     let (mut kept, mut text) = bounds.check(&rows);
-    // With the Perfetto backend, the fill level of the first chunk decides whether another chunk is taken, which is 2.5 %
-    // of the shortest event, and it depends on timing.
+    // With the Perfetto backend, the instructions for taking another chunk are 2.5 % of those of the shortest event.
+    // Whether another chunk is taken depends on the fill level of the first chunk, and so on timing. So the lowest of
+    // up to three counts is compared.
     for _ in 0..2 {
         if kept {
             break;
@@ -130,24 +134,26 @@ fn ids() -> Vec<Id> {
     BENCHES.iter().filter(|bench| bench.name == INSTRUCTIONS).flat_map(|bench| bench.rows()).collect()
 }
 
-/// Returns whether a case runs this workspace's own code. Only such cases have bounds.
+/// Returns whether a case runs this workspace's own code. Only the counts of such cases have bounds.
 fn is_own(id: &Id) -> bool {
     matches!(id.who, Who::Rust | Who::Perfetto)
 }
 
-/// A part of the name of the function whose instructions callgrind counts.
+/// A substring of the name of the function in which callgrind counts instructions.
 pub const FUNCTION: &str = "count_operations";
 
-/// The setting that makes the C library copy in the same way on all processors. (Valgrind does not offer AVX-512
-/// anyway.)
+/// The value of `GLIBC_TUNABLES` that makes the C library copy memory in the same way on all processors. (Under
+/// Valgrind, programs can't use AVX-512 anyway.)
 const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-ERMS,-FSRM";
 
-/// A shell command that runs a program in a process whose id has five digits. If that is impossible, the command fails
-/// and does not run the program. The shell itself is process 1 of the namespace. Without `exit` after the program, it
-/// would replace itself by the program, which would then be process 1.
+/// A shell command that runs a program in a process whose id has five digits. If the id can't be chosen, the command
+/// fails and does not run the program. The shell itself is process 1 of the namespace. If the program were the last
+/// command, the shell would replace itself by the program, which would then be process 1. So `exit` follows the
+/// program.
 const FIVE_DIGITS: &str = "echo 9999 >/proc/sys/kernel/ns_last_pid && \"$@\"; exit";
 
-/// Counts each case once. Several cases run in parallel, because other processes do not change a count.
+/// Counts the instructions of each case once. Several cases run in parallel, because other processes do not affect a
+/// count.
 fn count(ids: &[Id]) -> Result<Vec<Row>, String> {
     if !cfg!(target_arch = "x86_64") {
         return Err("instructions are counted on x86_64".to_owned());
@@ -183,7 +189,7 @@ fn count_one(id: &Id, namespace: &[String]) -> Result<Row, String> {
     Ok(Row { unit: INSTRUCTIONS.to_owned(), ..Row::new(id.to_string(), each, Sink::File) })
 }
 
-/// Runs the process of a case, and returns the content of callgrind's output file.
+/// Runs the process of a case under callgrind, and returns the content of callgrind's output file.
 fn run_one(id: &Id, namespace: &[String]) -> io::Result<String> {
     let temp = tempfile::Builder::new().prefix("atrace-instructions-").tempdir()?;
     let place = |name: &str| temp.path().join(name);
@@ -194,7 +200,7 @@ fn run_one(id: &Id, namespace: &[String]) -> io::Result<String> {
     command.arg(format!("--toggle-collect=*{FUNCTION}*"));
     command.arg(format!("--callgrind-out-file={}", place("counts").display()));
     command.arg(std::env::current_exe()?).args(["--bench", "--case", &id.to_string()]);
-    // Only the environment that was prepared for the case.
+    // The process only has the environment variables that are set here for the case.
     command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
     command.env("GLIBC_TUNABLES", TUNABLES).env("ATRACE_MARKER", place("marker"));
     command.env("ATRACE_PROPERTIES", place("properties"));
@@ -211,7 +217,7 @@ fn run_one(id: &Id, namespace: &[String]) -> io::Result<String> {
     std::fs::read_to_string(place("counts"))
 }
 
-/// Returns the total from callgrind's output, or `None` if the output has no total.
+/// Returns the total number of instructions from callgrind's output, or `None` if the output has no total above 0.
 fn total(counts: &str) -> Option<u64> {
     let total = counts.lines().find_map(|line| line.strip_prefix("totals: "))?;
     total.trim().parse().ok().filter(|&total| total > 0)
@@ -222,8 +228,8 @@ fn answers(command: &mut Command) -> bool {
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// Returns the command that starts a program in a namespace with five-digit ids, or an empty list if the kernel
-/// does not allow such a namespace.
+/// Returns the words of the command that starts a program in a PID namespace in which its id has five digits. Returns
+/// an empty list if the kernel does not allow such a namespace.
 fn namespace() -> Vec<String> {
     let words = |rights: &[&str]| -> Vec<String> {
         let shell = ["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", FIVE_DIGITS, "sh"];
@@ -233,7 +239,7 @@ fn namespace() -> Vec<String> {
     [&[][..], &["--user", "--map-root-user"]].map(words).into_iter().find(works).unwrap_or_default()
 }
 
-/// Returns the lower count of each case from two runs.
+/// Returns, for each case, the row with the lower count from two runs.
 fn fewest(mut rows: Vec<Row>, again: &[Row]) -> Vec<Row> {
     for row in &mut rows {
         let other = again.iter().find(|other| other.id == row.id);
@@ -244,7 +250,7 @@ fn fewest(mut rows: Vec<Row>, again: &[Row]) -> Vec<Row> {
     rows
 }
 
-/// The upper bounds on the instructions of operations: the content of `bounds.toml`.
+/// The content of `bounds.toml`: the upper bounds of the numbers of instructions of operations.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Bounds {
@@ -252,7 +258,7 @@ struct Bounds {
     rustc: String,
     /// The percentage by which a count may exceed its bound.
     growth: f64,
-    /// The bounds by row id.
+    /// The bounds by row id: for each operation, the accepted number of instructions.
     instructions: BTreeMap<String, f64>,
 }
 
@@ -268,10 +274,11 @@ impl Bounds {
         Ok(bounds)
     }
 
-    /// Makes bounds from the counts of this workspace's own code.
+    /// Makes bounds from those counts in `rows` that are of this workspace's own code.
     fn of(rustc: &str, rows: &[Row]) -> Self {
         let own = rows.iter().filter(|row| is_own(&Id::of(&row.id)));
-        // Two decimal digits: smaller fractions come from the call of the loop.
+        // The counts are rounded to two decimals, because smaller fractions come from the call of the loop around the
+        // operations.
         let instructions = own.map(|row| (row.id.clone(), (row.median * 100.0).round() / 100.0)).collect();
         Self { rustc: version(rustc).to_owned(), growth: GROWTH, instructions }
     }
@@ -304,8 +311,8 @@ impl Bounds {
         }
     }
 
-    /// Compares counts with the bounds. Returns whether the counts are within them, and a message for the
-    /// user.
+    /// Compares counts with the bounds. Returns true if all bounded cases were counted, all counts have a bound, and no
+    /// count is too high. Also returns a message for the user.
     fn check(&self, rows: &[Row]) -> (bool, String) {
         let most = 1.0 + self.growth / 100.0;
         let (mut lines, mut passes, mut fewer) = (Vec::new(), !self.instructions.is_empty(), "");
@@ -341,7 +348,7 @@ impl Bounds {
     }
 }
 
-/// Returns the version number in the text by which a compiler describes itself.
+/// Returns the version number from the output of `rustc --version`.
 fn version(rustc: &str) -> &str {
     rustc.split(' ').nth(1).unwrap_or(rustc)
 }

@@ -1,9 +1,9 @@
-//! Runs cases side by side, so that changes of the machine's speed cancel out in the comparisons.
+//! Measures cases side by side, so that changes of the machine's speed cancel out in the comparisons of the cases.
 //!
-//! - [`paired`] runs cases in interleaved rounds in one process; [`threads`] runs a case with several numbers of
+//! - [`paired`] runs cases in interleaved rounds in one process. [`threads`] runs a case on different numbers of
 //!   threads.
-//! - [`workload`] runs whole programs, in processes that take turns: without instrumentation, with instrumentation,
-//!   and traced.
+//! - [`workload`] runs whole programs without instrumentation, with instrumentation, and traced, each in a process of
+//!   its own. The processes run alternately.
 //! - [`instructions`] counts instructions and compares the counts with bounds.
 
 pub mod instructions;

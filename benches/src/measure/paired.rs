@@ -1,12 +1,14 @@
-//! Compares cases in interleaved rounds.
+//! Compares cases (measured operations) in interleaved rounds.
 //!
 //! A machine's speed changes within milliseconds: its clock speed, the content of its caches and its other load vary.
-//! So no case is measured alone. Every *round* runs one short slice of every case that is still needed, in an order
-//! that changes each time, and a comparison of two cases uses their slices of the same round. The median over hundreds
+//! So no case is measured alone. Every *round* runs one *slice* (a short measurement) of every case that is still
+//! needed, in a random order. A comparison of two cases uses their slices of the same round. The median over hundreds
 //! of rounds shows how the cases differ, and the median's confidence interval shows how certain the difference is. A
-//! disturbance of a single round has little effect on the median, and a disturbance of all rounds cancels out.
+//! disturbance of a single round has little effect on the median. A disturbance of all rounds affects both cases, so it
+//! cancels out.
 //!
-//! Slices are long compared with a reading of the timer, and short compared with the scheduler's time slice.
+//! A measurement of one case in a round is long compared with a reading of the clock, and short compared with the
+//! scheduler's time slice.
 //!
 //! ```
 //! use std::hint::black_box;
@@ -50,32 +52,35 @@ pub struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// Makes a case. `run(n)` runs the operation `n` times and must consume the results (`black_box`). Its loop is part
-    /// of the measured time.
+    /// Makes a case. `run(n)` runs the operation `n` times and must consume the results (`black_box`). The measured
+    /// time includes the loop in `run`.
     pub fn new(id: impl Into<String>, run: impl FnMut(u64) + 'a) -> Self {
         let [before, after] = [(); 2].map(|()| Box::new(|| ()) as Box<dyn FnMut()>);
         Self { id: id.into(), run: Box::new(run), before, after, most: 1 << 40 }
     }
 
-    /// Runs `f`, untimed, before each slice and its warm-up, for example to switch tracing on.
+    /// Sets a function that runs, untimed, before each slice (measurement) and its warm-up, for example to switch
+    /// tracing on.
     pub fn before(mut self, f: impl FnMut() + 'a) -> Self {
         self.before = Box::new(f);
         self
     }
 
-    /// Runs `f`, untimed, after each slice.
+    /// Sets a function that runs, untimed, after each slice (measurement).
     pub fn after(mut self, f: impl FnMut() + 'a) -> Self {
         self.after = Box::new(f);
         self
     }
 
-    /// Limits the number of operations in a slice and in a warm-up, for operations that fill a buffer of limited size.
+    /// Limits the number of operations in a slice (measurement) and in a warm-up, for operations that fill a buffer of
+    /// limited size.
     pub fn at_most(mut self, most: u64) -> Self {
         self.most = most.max(1);
         self
     }
 
-    /// Runs a slice between two runs of the reference chain (`instruments/chain.rs`).
+    /// Measures `iters` operations between two runs of the reference chain (`instruments/chain.rs`), which measure the
+    /// speed of the processor. Runs `warm_up` operations, untimed, before that.
     fn sample(&mut self, warm_up: u64, iters: u64) -> Sample {
         (self.before)();
         if warm_up > 0 {
@@ -91,7 +96,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// The cases that run side by side, and the requested comparisons.
+/// A set of cases that are measured side by side, and the requested comparisons of these cases.
 pub struct Paired<'a> {
     config: Config,
     cases: Vec<Case<'a>>,
@@ -104,7 +109,7 @@ impl<'a> Paired<'a> {
         Self { config, cases: Vec::new(), comparisons: Vec::new() }
     }
 
-    /// Adds a case that needs no preparation before its slices and no work after them.
+    /// Adds a case that needs no preparation before its measurements and no work after them.
     pub fn case(&mut self, id: impl Into<String>, run: impl FnMut(u64) + 'a) {
         self.add(Case::new(id, run));
     }
@@ -120,14 +125,15 @@ impl<'a> Paired<'a> {
     }
 
     /// Requests the ratio of the time of case `id` to the time of case `base`. Rounds continue until all requested
-    /// comparisons are precise enough, or until a limit of the [`Config`] is reached. The row has the ratio under `vs`.
+    /// comparisons are precise enough, or until a limit of the [`Config`] is reached. The ratio is in the field `vs` of
+    /// the row of case `id`.
     pub fn compare(&mut self, id: impl Into<String>, base: impl Into<String>) {
         let (id, base) = (id.into(), base.into());
         self.comparisons.push(Compared { id, base, at_most: None, above: false });
     }
 
-    /// Requests the ratio of the two cases' times, and their difference in nanoseconds. The row has the difference
-    /// under `above`.
+    /// Requests the ratio of the times of two cases, and the difference of the times in nanoseconds. The difference is
+    /// in the field `above` of the row of case `id`.
     pub fn compare_above(&mut self, id: impl Into<String>, base: impl Into<String>) {
         self.compare(id, base);
         self.comparisons.iter_mut().last().expect("it was added just now").above = true;
@@ -145,7 +151,8 @@ impl<'a> Paired<'a> {
         }
     }
 
-    /// Removes all cases except those that the command line selects and those with which a selected case is compared.
+    /// Removes all cases except the cases that the command line selects, and the cases with which a selected case is
+    /// compared.
     pub fn select(&mut self, args: &Args) {
         self.comparisons.retain(|asked| args.selects(&asked.id));
         let needed = |id: &str| self.comparisons.iter().any(|asked| asked.base == id);
@@ -157,7 +164,7 @@ impl<'a> Paired<'a> {
         self.cases.iter().map(|c| &c.id[..])
     }
 
-    /// Runs the rounds.
+    /// Measures the cases in rounds, until the comparisons are decided or a limit of the [`Config`] is reached.
     ///
     /// # Panics
     ///
@@ -189,7 +196,8 @@ impl<'a> Paired<'a> {
     }
 }
 
-/// Finds the number of operations for the warm-up and for a slice of `case`.
+/// Returns the number of operations for the warm-up and the number for a measurement of `case`, so that both take the
+/// configured time.
 fn calibrate(case: &mut Case<'_>, config: &Config) -> (u64, u64) {
     if config.once {
         return (0, 1);
@@ -199,7 +207,7 @@ fn calibrate(case: &mut Case<'_>, config: &Config) -> (u64, u64) {
     while case.sample(0, n).ns * (n as f64) < quarter && n < case.most {
         n = (n * 2).min(case.most);
     }
-    // The fastest of three runs, because it was interrupted least.
+    // The time of an operation is that of the fastest of three runs, because this run was interrupted least.
     let per = (0..3).map(|_| case.sample(0, n).ns).fold(f64::INFINITY, f64::min);
     let fit = |d: Duration| ((d.as_secs_f64() * 1e9 / per.max(1e-3)).round() as u64).min(case.most);
     (fit(config.warm_up), fit(config.slice).max(1))
@@ -224,7 +232,7 @@ pub(crate) struct Compared {
 #[derive(Clone, Debug)]
 pub struct Measured {
     pub(crate) ids: Vec<String>,
-    /// The slices of every case. Slices with the same index belong to the same round.
+    /// For every case, its samples, each from one measurement. Samples with the same index belong to the same round.
     pub(crate) samples: Vec<Vec<Sample>>,
     pub(crate) comparisons: Vec<Compared>,
     /// The reason why the rounds ended.
@@ -234,7 +242,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Returns the ids of the cases.
+    /// Returns the ids of the measured cases.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.ids.iter().map(|id| &id[..])
     }
@@ -243,19 +251,19 @@ impl Measured {
         Some(&self.samples[self.ids.iter().position(|i| i == id)?])
     }
 
-    /// Returns the duration of the reference chain at the reference speed, which is the speed of the processor to which
-    /// all times are converted.
+    /// Returns the duration of the reference chain (a fixed sequence of instructions) at the reference speed. The
+    /// reference speed is the speed of the processor to which all times are converted.
     pub fn reference(&self) -> f64 {
         sample::reference(self.samples.iter().flatten())
     }
 
-    /// Returns the nanoseconds of one operation in every round, as they were measured: not converted to the processor's
-    /// reference speed.
+    /// Returns the nanoseconds of one operation of case `id` in every round, as measured, that is, not converted to the
+    /// processor's reference speed.
     pub fn rounds(&self, id: &str) -> Option<Vec<f64>> {
         Some(self.samples(id)?.iter().map(|sample| sample.ns).collect())
     }
 
-    /// Returns the nanoseconds of one operation, converted to the processor's reference speed.
+    /// Returns the nanoseconds of one operation of case `id`, converted to the processor's reference speed.
     pub fn ns(&self, id: &str) -> Option<Interval> {
         sample::at_reference(self.samples(id)?, self.reference())
     }
@@ -277,16 +285,16 @@ impl Measured {
         sample::excess(self.samples(id)?, self.samples(base)?, self.samples(unit)?)
     }
 
-    /// Makes the rows of all cases, with the requested comparisons, in the order of the cases.
+    /// Makes the rows (results) of all cases, with the requested comparisons, in the order of the cases.
     ///
-    /// A case has no row if it has no median, because a round's value was not a finite number.
+    /// There is no row for a case that has no median because one of its measured values was not a finite number.
     pub fn rows(&self, sink: Sink) -> Vec<Row> {
         let mut rows: Vec<Row> = self.ids.iter().filter_map(|id| self.row(id, sink)).collect();
         note_comparisons(&mut rows);
         rows
     }
 
-    /// Makes the row of one case.
+    /// Makes the row (the result) of one case, with the requested comparisons.
     pub fn row(&self, id: &str, sink: Sink) -> Option<Row> {
         let mut row = Row::new(id, self.ns(id)?, sink).with_rounds(&self.rounds(id)?);
         row.speeds = sample::range(self.samples(id)?, self.reference());
@@ -303,7 +311,7 @@ impl Measured {
 }
 
 impl fmt::Display for Measured {
-    /// Formats one line: how much was measured, and why the rounds ended.
+    /// Formats one line: the numbers of cases and rounds, the duration, and the reason why the rounds ended.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rounds = self.samples.iter().map(Vec::len).max().unwrap_or(0);
         write!(f, "{} cases, {rounds} rounds in {:.1} s", self.ids.len(), self.took.as_secs_f64())?;

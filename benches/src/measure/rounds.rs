@@ -1,9 +1,9 @@
-//! Runs rounds of slices until the comparisons are decided.
+//! Runs rounds of slices (short measurements, each of one case) until the comparisons of the cases are decided.
 //!
-//! Each round runs a slice of every case, in an order that changes. A comparison is settled when its promise is
-//! decided. A comparison without a promise is settled when its ratio or difference is precise enough. A case gets no
-//! more slices once no open comparison needs it, so the time goes to the undecided comparisons. A case that is compared
-//! with no other case gets slices until its time is no longer noisy.
+//! Each round measures every case once, in a random order. A comparison is settled when the promise about it is
+//! decided. A comparison without a promise is settled when its ratio or difference is precise enough. A case is no
+//! longer measured once all comparisons with the case are settled, so that the time is used for the other comparisons.
+//! A case that is compared with no other case is measured until its time is no longer noisy.
 //!
 //! [`Config`] limits the duration and the number of rounds, and sets the required precision.
 
@@ -16,26 +16,26 @@ use crate::promise::Verdict;
 use crate::stats::CONFIDENCE;
 use crate::stats::sample::{self, Sample};
 
-/// The confidence with which a promise must be decided for its rounds to end early. The interval is computed up to 25
-/// times during the rounds. If the rounds ended as soon as an interval of 95 % excludes the limit, one in six of the
-/// final intervals would be wrong for a ratio that is exactly at the limit.
+/// The confidence with which a promise must be decided before the rounds of its comparison may end early. The interval
+/// of the ratio is computed up to 25 times during the rounds. If the rounds ended as soon as a 95 % interval excludes
+/// the promised limit, one in six of the final intervals would be wrong for a ratio that is exactly at the limit.
 const DECIDED: f64 = 0.998;
 
 /// The reason why the rounds ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// Every comparison is settled.
+    /// Every comparison is settled: its promise is decided, or it is precise enough.
     Tight,
-    /// The maximum number of rounds was reached before every comparison was settled.
+    /// The maximum number of rounds was reached before all comparisons were settled.
     Rounds,
-    /// The time was used up before every comparison was settled.
+    /// The time was used up before all comparisons were settled.
     Budget,
     /// The bench runs as a test, and nothing was measured.
     Once,
 }
 
-/// A comparison of two cases, by their indices, and the promised maximum of their ratio, if there is a
-/// promise.
+/// A comparison of two cases, which are named by their indices, and the promised maximum of the ratio of their times,
+/// if there is a promise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Comparison {
     pub(crate) of: usize,
@@ -44,7 +44,8 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// Returns whether the comparison needs no more rounds.
+    /// Returns whether the comparison needs no more rounds, because its promise is decided or because it is precise
+    /// enough.
     fn is_settled(&self, samples: &[Vec<Sample>], config: &Config) -> bool {
         let (of, base) = (&samples[self.of], &samples[self.base]);
         let ratio = |confidence| sample::ratio_at(of, base, confidence).filter(|ratio| ratio.sure);
@@ -62,7 +63,8 @@ impl Comparison {
     }
 }
 
-/// Runs rounds of `cases`. `slice(case)` runs a slice of a case; `elapsed()` returns the time since calibration began.
+/// Runs rounds of `cases` cases. `slice(case)` measures the case with this index once; `elapsed()` returns the time
+/// since calibration began. Returns the samples of each case, and the reason why the rounds ended.
 pub(crate) fn run(
     config: &Config,
     cases: usize,
@@ -103,36 +105,37 @@ pub(crate) fn run(
     unreachable!("the rounds end by themselves")
 }
 
-/// Returns whether the median time of a case is still too uncertain. This is needed for cases that are not
-/// compared with another case.
+/// Returns whether the median time of a case is still too uncertain. Only a case that is not compared with another case
+/// gets further rounds for this reason.
 fn is_noisy(samples: &[Sample]) -> bool {
     sample::at_reference(samples, sample::reference(samples)).is_none_or(|ns| ns.is_noisy())
 }
 
-/// The duration, the number of rounds and the required precision.
+/// The configuration of rounds: their duration, their number and the required precision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The duration of a slice. A slice of a slower case is a single operation.
+    /// The duration of a slice (a measurement of one case). If one operation of a case takes longer, its slice is a
+    /// single operation.
     pub slice: Duration,
-    /// The duration of the untimed warm-up before each slice, which brings code and data into the caches. Zero means no
-    /// warm-up. An operation that takes longer than twice this duration has none.
+    /// The duration of the untimed warm-up before each measurement, which brings code and data into the caches. Zero
+    /// means no warm-up. There is also no warm-up for an operation that takes longer than twice this duration.
     pub warm_up: Duration,
     /// The minimum number of rounds of a comparison.
     pub min_rounds: usize,
     /// The maximum number of rounds of a comparison.
     pub max_rounds: usize,
-    /// The maximum duration of calibration and all rounds together, once `min_rounds` have run. It is only checked after each
-    /// further eighth of the rounds.
+    /// The maximum duration of calibration and all rounds together. It applies once `min_rounds` rounds have run. The
+    /// limit is only checked each time that the number of rounds has grown by an eighth.
     pub budget: Duration,
-    /// The precision that settles a comparison without a promise: half of the interval of the ratio must be within
+    /// A precision that settles a comparison without a promise: half of the width of the ratio's interval is at most
     /// this fraction of the ratio.
     pub tight: f64,
-    /// The precision of a difference, which also settles a comparison without a promise: half of the interval of the
-    /// difference must be within this number of nanoseconds.
+    /// Another precision that settles a comparison without a promise: half of the width of the difference's interval is
+    /// at most this number of nanoseconds.
     pub tight_ns: f64,
-    /// Whether the thread is pinned to one CPU while it measures.
+    /// Whether the measuring thread is pinned to one CPU.
     pub pin: bool,
-    /// The seed of the random order of cases.
+    /// The seed of the random order of the cases in a round.
     pub seed: u64,
     /// Whether to run only one operation of every case, without measuring.
     pub once: bool,

@@ -1,12 +1,12 @@
 //! Measures how the cost of a case grows with the number of threads.
 //!
 //! The result is the CPU time of one operation. Threads that wait for each other's cache lines use CPU time, and
-//! threads that wait for a CPU do not, so eight threads can be measured on two CPUs. Every round runs every number of
-//! threads, in an order that changes.
+//! threads that wait for a CPU do not. So the effect of eight threads on each other can be measured on two CPUs. Every
+//! round measures every number of threads, in a random order.
 //!
-//! The measurement of one thread runs in a process with a single thread. When a second thread exists, the kernel
-//! shares the table of open files, and each system call on a file costs more. So the result for several threads
-//! includes this cost.
+//! The measurement with one thread runs in a process with a single thread. When a process has a second thread, the
+//! threads share the table of open files, and each system call on a file costs more. So the results for several threads
+//! include this additional cost.
 
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -21,11 +21,11 @@ use crate::stats::{self, Interval};
 #[derive(Clone, Debug)]
 pub struct Scaling {
     threads: Vec<usize>,
-    /// For every number of threads, the CPU nanoseconds of one operation in every round.
+    /// For every number of threads, the nanoseconds of CPU time that one operation took in each round.
     rounds: Vec<Vec<f64>>,
 }
 
-/// Runs a case on each number of threads.
+/// Measures a case on each of the numbers of threads in `threads`.
 ///
 /// `make(i)` is called on thread `i` and makes the closure that the thread runs, so each thread has its own state. The
 /// calling thread is thread 0. It should be the only thread of its process, and should not be
@@ -34,17 +34,17 @@ pub struct Scaling {
 /// # Panics
 ///
 /// Panics if a number of threads is zero. A panic in a case aborts the process, because the other threads would wait
-/// forever; during calibration, it goes on to the caller.
+/// forever. During calibration, no other thread waits, and the panic unwinds to the caller.
 pub fn scale<F: FnMut(u64)>(threads: &[usize], config: &Config, make: impl Fn(usize) -> F + Sync) -> Scaling {
     let [scaling] = scale_beside(threads, config, || (), [&|i| Box::new(make(i))]);
     scaling
 }
 
-/// Makes the closure that thread `i` runs.
+/// A function that makes the closure for the thread with index `i`.
 pub type Make<'a> = &'a (dyn Fn(usize) -> Box<dyn FnMut(u64) + 'a> + Sync);
 
-/// Runs several cases like [`scale`], in the same rounds, with the same number of operations as the first case.
-/// `before` is called before each measurement, while no other thread runs.
+/// Measures several cases like [`scale`], in the same rounds. Each case runs the number of operations that is
+/// calibrated for the first case. `before` is called before each measurement, while no other thread runs.
 ///
 /// # Panics
 ///
@@ -57,7 +57,7 @@ pub fn scale_beside<const N: usize>(
 ) -> [Scaling; N] {
     assert!(threads.iter().all(|&n| n > 0), "no thread runs nothing");
     let iters = calibrate(config, &mut before, cases[0](0));
-    // Each round starts threads, so there are fewer rounds than for slices.
+    // Each round starts threads, so there are fewer rounds than for cases on one thread.
     let rounds = if config.once { 1 } else { (config.min_rounds / 4).max(12) };
     let none = || Scaling { threads: threads.to_vec(), rounds: vec![Vec::new(); threads.len()] };
     let mut all = std::array::from_fn(|_| none());
@@ -74,7 +74,8 @@ pub fn scale_beside<const N: usize>(
     all
 }
 
-/// Runs the case once on `threads` threads, and returns the CPU time of one operation in nanoseconds.
+/// Measures a case once on `threads` threads, each of which runs `iters` operations. Returns the CPU time of one
+/// operation in nanoseconds.
 fn round<F: FnMut(u64)>(threads: usize, iters: u64, make: &(impl Fn(usize) -> F + Sync)) -> f64 {
     let barrier = Barrier::new(threads);
     let work = &|i: usize| {
@@ -85,7 +86,8 @@ fn round<F: FnMut(u64)>(threads: usize, iters: u64, make: &(impl Fn(usize) -> F 
         let start = thread_cpu();
         run(iters);
         let took = thread_cpu() - start;
-        // All threads stay until the end: when the last other thread ends, the table of open files is unshared again.
+        // No thread ends before all threads have measured: when only one thread is left, the table of open files is no
+        // longer shared, and system calls on files cost less.
         barrier.wait();
         std::mem::forget(bomb);
         took
@@ -98,8 +100,8 @@ fn round<F: FnMut(u64)>(threads: usize, iters: u64, make: &(impl Fn(usize) -> F 
     nanos(total, iters * threads as u64)
 }
 
-/// Aborts the process when the guard is dropped, which only happens in a panic. Without this, the other threads would
-/// wait forever for the thread that has panicked.
+/// A guard that aborts the process when it is dropped, which only happens in a panic. Without the abort, the other
+/// threads would wait forever for the thread that has panicked.
 struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
@@ -108,8 +110,8 @@ impl Drop for AbortOnUnwind {
     }
 }
 
-/// A crew: threads that wait for a job and run it at the same time. Starting a job allocates nothing. The threads end
-/// when the crew is dropped.
+/// A crew: a set of threads that wait for a job, and then all run the job at the same time. Starting a job allocates
+/// nothing. The threads end when the crew is dropped.
 pub struct Crew<J, R> {
     shared: Arc<Shared<J, R>>,
     threads: Vec<JoinHandle<()>>,
@@ -118,14 +120,14 @@ pub struct Crew<J, R> {
 struct Shared<J, R> {
     /// The barrier at which all threads meet before and after a job.
     meet: Barrier,
-    /// The next job, or `None` to end the threads.
+    /// The next job. `None` tells the threads to end.
     job: Mutex<Option<J>>,
     results: Vec<Mutex<Option<R>>>,
 }
 
 impl<J: Copy + Send + 'static, R: Send + 'static> Crew<J, R> {
-    /// Starts `count` threads. `make(i)` is called on thread `i` and makes the closure that handles jobs. A panic in
-    /// the closure aborts the process.
+    /// Starts `count` threads. `make(i)` is called on thread `i` and makes the closure that runs the jobs on this
+    /// thread. A panic in the closure aborts the process.
     ///
     /// # Panics
     ///
@@ -154,7 +156,7 @@ impl<J: Copy + Send + 'static, R: Send + 'static> Crew<J, R> {
         Self { shared, threads }
     }
 
-    /// Runs a job on all threads, and returns their results in the order of the threads.
+    /// Runs a job on all threads of the crew, and returns the results in the order of the threads.
     pub fn run(&self, job: J) -> impl Iterator<Item = R> {
         let Shared { meet, job: next, results } = &*self.shared;
         *next.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
@@ -175,7 +177,7 @@ impl<J, R> Drop for Crew<J, R> {
     }
 }
 
-/// Finds the number of operations for a slice that takes enough CPU time to justify starting threads.
+/// Returns a number of operations that takes enough CPU time to justify the start of threads for a measurement.
 fn calibrate(config: &Config, before: &mut impl FnMut(), mut run: impl FnMut(u64)) -> u64 {
     if config.once {
         return 1;
@@ -195,18 +197,19 @@ fn calibrate(config: &Config, before: &mut impl FnMut(), mut run: impl FnMut(u64
 }
 
 impl Scaling {
-    /// Returns the CPU nanoseconds of one operation with this number of threads.
+    /// Returns the nanoseconds of CPU time of one operation with this number of threads.
     pub fn ns(&self, threads: usize) -> Option<Interval> {
         Interval::of(self.rounds(threads)?)
     }
 
-    /// Returns the ratio of the CPU time of an operation to that on `base` threads.
+    /// Returns the CPU time of an operation on `threads` threads, divided by the CPU time of an operation on `base`
+    /// threads.
     pub fn ratio(&self, threads: usize, base: usize) -> Option<Interval> {
         stats::ratio(self.rounds(threads)?, self.rounds(base)?)
     }
 
-    /// Returns the ratio of two growth factors: the growth of CPU time from `base` to `threads` threads in this case,
-    /// and in the case `other`, which ran in the same rounds.
+    /// Returns the ratio of the growth in this case to the growth in the case `other`, which ran in the same rounds.
+    /// The growth is the factor by which the CPU time of an operation grows from `base` to `threads` threads.
     pub fn growth(&self, other: &Self, threads: usize, base: usize) -> Option<Interval> {
         let of = |scaling: &Self| {
             let (many, few) = (scaling.rounds(threads)?, scaling.rounds(base)?);
@@ -215,8 +218,8 @@ impl Scaling {
         stats::ratio(&of(self)?, &of(other)?)
     }
 
-    /// Makes a row `<id>/<n>_threads` for every number `n` of threads. Each row is compared with the row of the first
-    /// number.
+    /// Makes a row (a result) `<id>/<n>_threads` for every number `n` of threads. Each row has the ratio to the row of
+    /// the first number of threads.
     pub fn rows(&self, id: &str, sink: Sink) -> Vec<Row> {
         let name = |n: usize| format!("{id}/{n}_thread{}", if n == 1 { "" } else { "s" });
         let row = |&n: &usize| {

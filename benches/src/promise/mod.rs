@@ -1,15 +1,18 @@
-//! Promises and their verdicts. A bench judges its promises and writes the verdicts to a file. The end of a run shows
-//! the verdicts of all benches.
+//! Promises (limits for measured results) and the verdicts about them. A bench judges its promises and writes the
+//! verdicts to a file. At the end of a run of all benches, the verdicts of all benches are printed.
 //!
-//! All promises have the same form, whether about ratios, differences or counts. A bench writes its verdicts to
-//! `promises/<bench>.json` beside its rows, for the report and for the screen at the end of `cargo bench`.
+//! Verdicts have the same form for promises about ratios, differences and counts. A bench writes its verdicts to
+//! `promises/<bench>.json` in the directory of its rows (results). The report and the [`Screen`] at the end of `cargo
+//! bench` read the verdicts there.
 //!
 //! - **kept**: the whole interval of the measured value is within the limit;
 //! - **missed**: the whole interval of the measured value is outside of the limit;
-//! - **open**: the limit is within the interval of the measured value, or the interval is not sure: there were fewer
-//!   than six pairs of slices (in a workload, fewer than six generations with comparable slices), or slices lost events.
+//! - **open**: the limit is within the interval of the measured value, or the interval is not sure. It is not sure if
+//!   it comes from fewer than six pairs of measurements (in a workload, from fewer than six sets of processes), or if
+//!   events were lost.
 //!
-//! The [`Screen`] shows the promises, grouped by their words, with their verdicts and the first of their numbers.
+//! The [`Screen`] has a line for each group of promises with the same words. The line has the worst verdict, and the
+//! first of the measured values.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -23,29 +26,29 @@ use crate::row::{Row, dir, replace};
 use crate::stats::Interval;
 use crate::table::number::{count, ratio};
 
-/// The directory of the verdicts, within the directory of the rows.
+/// The directory of the verdicts, within the directory of the rows (results).
 const DIRECTORY: &str = "promises";
 
 /// The verdict about a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// The measured value is outside the limit.
+    /// The whole interval of the measured value is outside the limit.
     Missed,
-    /// The measured value is too uncertain.
+    /// The measured value is too uncertain to decide.
     Open,
-    /// The measured value is within the limit.
+    /// The whole interval of the measured value is within the limit.
     Kept,
 }
 
 impl Verdict {
-    /// Judges a promise about an exact value: it is kept or missed.
+    /// Returns the verdict about a promise whose measured value is exact: kept or missed.
     pub const fn kept_if(kept: bool) -> Self {
         if kept { Self::Kept } else { Self::Missed }
     }
 
-    /// Judges the promise that a value is at most `limit`. `of` is the interval within which the value lies:
-    /// the promise is kept if the whole interval is within the limit.
+    /// Judges the promise that a value is at most `limit`. `of` is the measured value with its interval. The promise is
+    /// kept if the whole interval is within the limit, and missed if the whole interval is above it.
     pub fn at_most(limit: f64, of: impl Into<Interval>) -> Self {
         match of.into() {
             Interval { sure: false, .. } => Self::Open,
@@ -55,19 +58,19 @@ impl Verdict {
         }
     }
 
-    /// Judges the promise that a value is at least `limit`, as [`at_most`](Self::at_most) does.
+    /// Judges the promise that a value is at least `limit`, by the same rules as [`at_most`](Self::at_most).
     pub fn at_least(limit: f64, of: impl Into<Interval>) -> Self {
         let Interval { median, low, high, sure } = of.into();
         Self::at_most(-limit, Interval { median: -median, low: -high, high: -low, sure })
     }
 
-    /// Judges the promise that a value is between two limits, as [`at_most`](Self::at_most) does.
+    /// Judges the promise that a value is between two limits, by the same rules as [`at_most`](Self::at_most).
     pub fn within(limits: [f64; 2], of: Interval) -> Self {
-        // The order of verdicts is missed, open, kept, so the minimum is the worse verdict.
+        // Verdicts are ordered from the worst to the best: missed, open, kept. So the minimum is the worse verdict.
         Self::at_least(limits[0], of).min(Self::at_most(limits[1], of))
     }
 
-    /// Returns the name of the verdict, as it is printed.
+    /// Returns the printed name of the verdict.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Kept => "kept",
@@ -80,7 +83,7 @@ impl Verdict {
 /// A promise, the measured value, and the verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
-    /// The promise in words, which all promises of a group share: `off, of C++`.
+    /// The promise in words, such as `off, of C++`. All promises of a group have the same words.
     pub promise: String,
     /// The case, or another subject of the promise.
     pub of: String,
@@ -88,17 +91,17 @@ pub struct Judged {
     pub measured: String,
     /// Details of the measured value, such as its interval.
     pub more: String,
-    /// The limit, such as `≤ 0.20`.
+    /// The limit of the measured value, such as `≤ 0.20`.
     pub limit: String,
-    /// The verdict: whether the promise was kept.
+    /// Whether the promise was kept, was missed, or is open.
     pub verdict: Verdict,
-    /// Whether the measured value is an exact count. Such a promise is judged in a test, too, and the bench fails if
-    /// the promise is not kept.
+    /// Whether the measured value is an exact count. A promise about an exact count is also judged if the bench runs as
+    /// a test, and the bench fails if it is not kept.
     pub exact: bool,
 }
 
 impl Judged {
-    /// Makes a judged promise. The promise is not about an exact count, unless [`exact`](Self::exact) is called.
+    /// Makes a judged promise. The measured value does not count as exact, unless [`exact`](Self::exact) is called.
     pub fn new(
         promise: impl Into<String>,
         of: impl Into<String>,
@@ -117,8 +120,8 @@ impl Judged {
         }
     }
 
-    /// Judges the promise that a measured value is at most `limit`, and formats the value with this unit and number of
-    /// decimal places.
+    /// Judges the promise that a measured value is at most `limit`. Formats the value and its interval with `places`
+    /// decimal places, and the value with the unit `unit`.
     pub fn at_most(
         promise: impl Into<String>,
         of: impl Into<String>,
@@ -146,13 +149,14 @@ impl Judged {
         self
     }
 
-    /// Returns whether the bench fails because of this promise: it is about an exact count, and was not kept.
+    /// Returns whether the bench fails because of this promise, that is, whether the promise is about an exact count
+    /// and was not kept.
     pub fn fails(&self) -> bool {
         self.exact && self.verdict != Verdict::Kept
     }
 
-    /// Judges promises about differences, and the promise about the number of system calls. A promise is left
-    /// out if its row was not measured.
+    /// Judges promises about differences of two rows (results), and the promise about the number of system calls per
+    /// event. The result has no entry for a promise whose row was not measured.
     pub fn of_differences(promises: &[Promise], rows: &[Row]) -> Vec<Self> {
         let difference = |Promise { name, id, base, at_most }: &Promise| {
             let above = find(rows, id)?.above.get(&base.to_string())?;
@@ -170,8 +174,8 @@ impl Judged {
         promises.iter().filter_map(difference).chain(rows.iter().filter_map(system_calls)).collect()
     }
 
-    /// Judges the catalogue's promises about ratios, instructions and allocations. A promise is left out if
-    /// its row was not measured.
+    /// Judges `promises`, which are about ratios, and the catalogue's promises about instructions and allocations. The
+    /// result has no entry for a promise whose row (result) was not measured.
     pub fn of_rows(promises: &[Promise], rows: &[Row]) -> Vec<Self> {
         let judge = |Promise { name, id, base, at_most }: &Promise| {
             let v = find(rows, id)?.versus(&base.to_string())?;
@@ -180,8 +184,8 @@ impl Judged {
             let more = format!("{}–{} of {base}{few}", ratio(v.low), ratio(v.high));
             Some(Self::new(*name, id.short(), ratio(v.ratio), limit, verdict).more(more))
         };
-        // The count is an average over a thousand operations, so it includes a fraction of what happens only once;
-        // rounding removes the fraction.
+        // A count of instructions is an average over a thousand operations. It includes a thousandth of the
+        // instructions that run only once; rounding removes this fraction.
         let instructions = |id: &Id| find(rows, id)?.counts.get(INSTRUCTIONS).map(|n| n.round());
         let alone = |Promise { id, at_most, .. }: Promise| {
             let (n, limit) = (instructions(&id)?, format!("≤ {at_most}"));
@@ -216,7 +220,7 @@ fn find<'a>(rows: &'a [Row], id: &Id) -> Option<&'a Row> {
     rows.iter().find(|row| row.id == id)
 }
 
-/// Writes the verdicts of a bench, and returns the path.
+/// Writes the verdicts of a bench to a file, and returns the path of the file.
 ///
 /// # Errors
 ///
@@ -228,13 +232,14 @@ pub fn write(bench: &str, all: &[Judged]) -> io::Result<PathBuf> {
     Ok(dir.join(name))
 }
 
-/// Reads the verdicts of all benches beside the rows in `measured`, by bench, in the order of [`BENCHES`]; and a
-/// message for each file that can't be read.
+/// Reads the files of verdicts below `measured`, the directory of the rows (results). Returns the verdicts of each
+/// bench, in the order of [`BENCHES`], and a message for each file that can't be read.
 pub fn read(measured: &Path) -> (Vec<(String, Vec<Judged>)>, Vec<String>) {
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     for bench in BENCHES {
         let path = measured.join(DIRECTORY).join(format!("{}.json", bench.name));
-        // A link that leads nowhere is reported, as are other kinds of file.
+        // A symbolic link without a target, and anything else that is not a regular file, is not skipped, so that it is
+        // reported.
         if path.symlink_metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
             continue;
         }
@@ -258,12 +263,12 @@ pub fn counts<'a>(judged: impl IntoIterator<Item = &'a Judged>) -> [usize; 3] {
 
 /// The maximum number of lines on the screen.
 const LINES: usize = 40;
-/// The maximum number of characters in a line.
+/// The maximum number of characters in a line of the screen.
 const WIDTH: usize = 120;
-/// The maximum number of measured values that the line of a group of promises shows.
+/// The maximum number of measured values in the line of a group of promises.
 const SHOWN: usize = 4;
 
-/// The promises of all benches, on one screen.
+/// A text that shows the promises of all benches on one screen of a terminal.
 #[derive(Debug, Default)]
 pub struct Screen {
     lines: Vec<(Verdict, String)>,
@@ -274,7 +279,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Reads the verdicts that the benches have written.
+    /// Reads the verdicts that the benches have written below `measured`, the directory of their results.
     pub fn read(measured: &Path) -> Self {
         let (benches, problems) = read(measured);
         let mut screen = Self { problems, measured: measured.to_owned(), ..Self::default() };
@@ -304,18 +309,19 @@ impl Screen {
         }
     }
 
-    /// Returns the lines of promises, without title and summary.
+    /// Returns the lines about promises, without the title and the lines at the end.
     pub fn lines(&self) -> String {
         self.lines.iter().map(|(_, line)| &line[..]).collect::<Vec<_>>().join("\n")
     }
 
-    /// Returns whether there are no promises to show.
+    /// Returns whether there is nothing to show: neither promises nor files that could not be read.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty() && self.problems.is_empty()
     }
 }
 
-/// Formats the line of a group of promises: the worst verdict, the promise, and the numbers.
+/// Formats the line of a group of promises: the number of promises that were missed or are open, the words of the
+/// promise, and the measured values.
 fn line(bench: &str, promise: &str, group: &[&Judged]) -> String {
     let verdict = match counts(group.iter().copied()) {
         [0, 0, _] => "kept".to_owned(),
@@ -350,7 +356,8 @@ impl fmt::Display for Screen {
         let all = kept + missed + open;
         let counts = format!("{all}, of which {kept} kept, {missed} missed, {open} open");
         writeln!(f, "Promises: {counts} (not known well enough).")?;
-        // Four lines are reserved: the title, the line about omitted lines, and two at the end.
+        // Besides the lines about promises, the screen has four lines: the title, the line about omitted lines, and two
+        // at the end.
         let room = LINES - 4 - self.problems.len().min(5);
         let mut shown: Vec<&(Verdict, String)> = self.lines.iter().collect();
         shown.sort_by_key(|(verdict, _)| *verdict == Verdict::Kept);

@@ -1,34 +1,35 @@
-//! Saves results under a name, and compares today's results with saved results.
+//! Saves results under a name, and compares today's results (those of the latest run) with saved results.
 //!
-//! `--save NAME` saves the rows. `--compare NAME --max-regression 5%` compares today's rows with the saved rows and
-//! fails if a row is *certainly* worse. A difference within the confidence intervals is never a failure:
+//! `--save NAME` saves the rows (results). `--compare NAME --max-regression 5%` compares today's rows with the saved
+//! rows, and fails if a row is *certainly* worse. A difference within the confidence intervals is never a failure. The
+//! rules are:
 //!
-//! - **Ratios** are compared first, because changes of the machine affect both the numerator and the denominator. A
-//!   ratio is worse if the lower bound of today's ratio, divided by the upper bound of the saved ratio, is above 1 +
-//!   the maximum.
+//! - **Ratios** are preferred, because changes of the machine affect both the numerator and the denominator. A ratio is
+//!   worse if the lower bound of today's ratio, divided by the upper bound of the saved ratio, is above 1 + the
+//!   maximum.
 //! - A row of this workspace's code (`rust/`, `ffi/` or `perfetto/`) is compared by its **time** if it has no ratio and
-//!   its bench is no workload. The times are first corrected for the change of the machine: the median of today's time
-//!   divided by the saved time, over the `limit/` and `cc/` rows of the bench, with the interval of this median. Then the
-//!   bounds of the two times are compared in the same way as the bounds of ratios. If no such row shows the change of
-//!   the machine, times and additions are not judged.
-//! - The time that a row **adds** to another row, such as the time that tracing adds to a workload, is worse if the
-//!   lower bound of today's addition, corrected for the change of the machine, exceeds the upper bound of the saved
-//!   addition by more than the largest of three allowances: the maximum percentage of the saved addition, 2 ns, and 1 %
-//!   of the other row's time.
-//! - A ratio or a time is only worse if, in addition, the row has become slower by more than half a nanosecond. For a
-//!   ratio, the slowdown is today's time of the row minus the time that would give the saved ratio. Smaller slowdowns
-//!   can come from the placement of the code by the linker.
-//! - **Instructions** have no intervals, and the minimum of half a nanosecond does not apply to them. **Allocations**
-//!   must not grow by more than a hundredth of an allocation.
-//! - The comparison fails if a row is **missing** today and the saved row was not noisy, or if a row has lost a saved
-//!   ratio or addition. The time of a **noisy** row, a ratio or an addition from fewer than six pairs, and every time
-//!   and addition of a bench that has no well-known `limit/` or `cc/` row, are reported and not judged. If nothing could
-//!   be judged, or a saved file can't be read, the comparison fails.
-//! - The rows of a device are compared with the saved rows of the same device.
+//!   its bench is no workload. The times are first corrected for the change of the machine's speed. This change is the
+//!   median, over the `limit/` and `cc/` rows of the bench, of today's time divided by the saved time, with an
+//!   interval. Then the bounds of the two times are compared in the same way as the bounds of ratios. If no `limit/` or
+//!   `cc/` row shows the change of the machine, times and additions are not judged.
+//! - An **addition** is the time that a row takes more than another row, such as the time that tracing adds to a
+//!   workload. It is worse if the lower bound of today's addition, corrected for the change of the machine, exceeds the
+//!   upper bound of the saved addition by more than an allowance. The allowance is the largest of: the maximum
+//!   percentage of the saved addition, 2 ns, and 1 % of the other row's time.
+//! - A ratio or a time is only worse if the row has also become slower by more than half a nanosecond, because smaller
+//!   slowdowns can come from the placement of the code by the linker. For a ratio, the slowdown is today's time of the
+//!   row minus the time with which the row would have the saved ratio.
+//! - Counts of **instructions** have no intervals, and the minimum of half a nanosecond does not apply to them. The
+//!   **allocations** of an operation must not grow by more than a hundredth of an allocation.
+//! - The comparison fails if a row is **missing** today and the saved row was not noisy, or if today's row lacks a
+//!   saved ratio or addition. Some numbers are reported but not judged: the time of a **noisy** row, a ratio or an
+//!   addition from fewer than six pairs of measurements, and all times and additions of a bench that has no well-known
+//!   `limit/` or `cc/` row. If nothing could be judged, or a saved file can't be read, the comparison fails.
+//! - The rows of an Android device are compared with the saved rows of the same device.
 //!
 //! An interval shows the variation within one process, but not the differences between processes. So after a failure,
-//! run the bench once more before you look for a cause. If a comparison fails, `--save` in the same command saves
-//! nothing.
+//! run the bench once more, in new processes, before you look for a cause. If a comparison fails, `--save` in the same
+//! command saves nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -45,22 +46,22 @@ use crate::table::number::{count, percent, ratio, time};
 /// The largest difference of times, in nanoseconds, that is ignored, because it can come from the placement of the code
 /// by the linker.
 const FLOOR_NS: f64 = 0.5;
-/// The number of nanoseconds by which the time that tracing adds to a workload may grow. If the limit [`ZERO_PART`]
-/// allows more, it applies instead.
+/// The number of nanoseconds by which the time that tracing adds to a workload may grow, unless [`ZERO_PART`] allows
+/// more.
 const ZERO_NS: f64 = 2.0;
-/// The fraction of a workload's time by which the time that tracing adds to the workload may grow.
+/// The time that tracing adds to a workload may grow by this fraction of the workload's time without tracing.
 const ZERO_PART: f64 = 0.01;
-/// The largest difference of allocation counts that is ignored. A count is an average over many operations, and differs
-/// if a container has to grow.
+/// The largest growth of an allocation count that is ignored. A count is an average over many operations, and varies a
+/// little, because a container may have to grow in one run and not in another.
 const FLOOR_ALLOCS: f64 = 0.01;
-/// The reason why a time is not judged.
+/// The reason that is reported if a time is not judged.
 const NO_DRIFT: &str = "no row of a limit or of C++ shows how the machine's speed has changed";
 
 fn directory(measured: &Path, name: &str) -> PathBuf {
     measured.join("saved").join(name)
 }
 
-/// Saves the rows of all benches under a name. Returns a text with the number of rows.
+/// Saves the rows (results) of all benches under a name. Returns a message with the number of saved rows.
 pub(crate) fn save(input: &Input, measured: &Path, name: &str) -> Result<String, String> {
     if input.is_damaged {
         let measured = measured.display();
@@ -80,7 +81,7 @@ pub(crate) fn save(input: &Input, measured: &Path, name: &str) -> Result<String,
         let path = path.display().to_string();
         move |e: std::io::Error| format!("{path}: {e}")
     };
-    // The new files are complete before the old files are removed.
+    // The new files are written to a temporary directory, so that they are complete before they replace the old files.
     let parent = measured.join("saved");
     std::fs::create_dir_all(&parent).map_err(io(&parent))?;
     let temp = tempfile::Builder::new().prefix(".saving-").tempdir_in(&parent).map_err(io(&parent))?;
@@ -123,13 +124,13 @@ pub(crate) struct Against {
 /// A property of a row that has changed since the results were saved.
 #[derive(Clone, Debug, PartialEq)]
 struct Change {
-    /// The row, with its machine and bench.
+    /// The id of the row, after the names of its machine and its bench.
     row: String,
-    /// The compared property of the row.
+    /// The name of the compared property, such as the time or a ratio.
     what: String,
     then: String,
     now: String,
-    /// The factor of the change, with the minimum and the maximum factor that the intervals allow.
+    /// The factor by which the property has changed, and the minimum and the maximum factor that the intervals allow.
     by: [f64; 3],
 }
 
@@ -163,7 +164,8 @@ pub(crate) fn against(input: &Input, measured: &Path, name: &str, max: f64) -> R
 }
 
 impl Against {
-    /// Returns whether no row is worse or missing, at least one row was judged, and all saved files could be read.
+    /// Returns whether the comparison passes: no row is worse or missing, at least one number was judged, and all saved
+    /// files could be read.
     pub(crate) fn passes(&self) -> bool {
         self.worse.is_empty() && self.missing.is_empty() && self.judged > 0 && self.problems.is_empty()
     }
@@ -178,7 +180,7 @@ impl Against {
                 let name = format!("{prefix}{bench}: {}", old.id);
                 match rows.get(&old.id[..]) {
                     Some(new) => self.row(&name, old, new, drift, workload),
-                    // A missing row is no failure if the saved row was noisy.
+                    // A row that is missing today is no failure if the saved row was noisy.
                     None if old.noisy => {}
                     None => self.missing.push(name),
                 }
@@ -204,7 +206,7 @@ impl Against {
             let Some(b) = self.known(name, &format!("the {what}"), b.map(|b| (b, a.sure && b.sure))) else {
                 continue;
             };
-            // How much of today's time was added since then.
+            // The part of today's time by which the row has become slower, according to the two ratios.
             let added = now.median * (1.0 - a.ratio / b.ratio);
             let by = [b.ratio / a.ratio, b.low / a.high, b.high / a.low];
             self.judge(Change::new(name, what, [a.ratio, b.ratio].map(ratio), by), added.abs() > FLOOR_NS);
@@ -218,7 +220,8 @@ impl Against {
             };
             let without = (then.median - a.ns).abs();
             let room = (self.max * a.ns.abs()).max(ZERO_NS).max(ZERO_PART * without);
-            // An addition may be below zero, where dividing by more makes it larger.
+            // If an addition is below zero, the division by the larger bound of the machine's change gives the larger
+            // result.
             let low = (b.low / drift.low).min(b.low / drift.high);
             let high = (b.high / drift.low).max(b.high / drift.high);
             let worse = low > a.high + room;
@@ -229,7 +232,7 @@ impl Against {
                 if worse { self.worse.push(change) } else { self.better.push(change) }
             }
         }
-        // In a workload, the other times are the workload's own.
+        // The whole times of a workload are not judged, because they are mostly the times of the measured program.
         if compared || !own || workload {
             return;
         }
@@ -256,7 +259,7 @@ impl Against {
         self.judge(change, instructions || (b - a).abs() > FLOOR_NS);
     }
 
-    /// Returns today's value of a row if the value exists and is precise enough. Otherwise records the reason
+    /// Returns today's value `now` if it exists and is precise enough. Otherwise records that it is missing or noisy,
     /// and returns `None`.
     fn known<T>(&mut self, row: &str, what: &str, now: Option<(T, bool)>) -> Option<T> {
         match now {
@@ -328,14 +331,14 @@ impl fmt::Display for Against {
     }
 }
 
-/// Returns whether a row measures this workspace's code. If not, it is only a base of comparison.
+/// Returns whether a row measures this workspace's code. Other rows are only used as bases of comparisons.
 fn is_own(id: &str) -> bool {
     matches!(Id::of(id).who, Who::Rust | Who::Ffi | Who::Perfetto)
 }
 
-/// Returns the factor by which the machine has become slower, computed from the times of the rows `limit/` and `cc/`,
-/// which do not measure this workspace's code. The interval is that of the median over the rows, with the intervals of
-/// the rows. Returns `None` if no row shows the factor.
+/// Returns the factor by which the machine has become slower, as the median over the `limit/` and `cc/` rows, which do
+/// not measure this workspace's code. The interval of the median takes the intervals of the rows into account. Returns
+/// `None` if no such row has usable times.
 fn drift(then: &[Row], now: &BTreeMap<&str, &Row>) -> Option<Interval> {
     let fixed =
         |row: &&Row| matches!(Id::of(&row.id).who, Who::Limit | Who::Cc) && !row.noisy && row.unit == "ns";

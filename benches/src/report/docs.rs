@@ -1,5 +1,6 @@
-//! Writes the documentation of costs: the lines in `README.md` and `docs/costs.md`, the tables of `docs/costs.md`
-//! between their marks, and the plot, all from the same rows. A table whose bench has not run stays unchanged.
+//! Writes the documentation of costs: the table of key numbers in `README.md` and `docs/costs.md`, the other tables in
+//! `docs/costs.md`, and the plot. All are made from the same rows (results). A table replaces the text between two
+//! marks. A table whose bench has not run stays unchanged.
 //!
 //! `README.md` and `docs/costs.md` contain a mark with a hash of the rows, so that a test can detect when only one of
 //! the two files was updated.
@@ -14,17 +15,17 @@ use super::{html, write};
 use crate::row;
 use crate::table::number::{digits, versus};
 
-/// The mark before the lines in `README.md` and in `docs/costs.md`.
+/// The mark before the table of key numbers in `README.md` and in `docs/costs.md`. The hash of the rows follows.
 const BEGIN: &str = "<!-- costs ";
-/// The mark after these lines.
+/// The mark after the table of key numbers.
 const END: &str = "<!-- /costs -->";
-/// The mark before a table of `docs/costs.md`. The name of the table follows.
+/// The mark before another generated table of `docs/costs.md`. The name of the table follows.
 const BEGIN_MADE: &str = "<!-- made ";
-/// The mark after a table of `docs/costs.md`.
+/// The mark after another generated table of `docs/costs.md`.
 const END_MADE: &str = "<!-- /made -->";
 
-/// Writes the lines in `README.md` and `docs/costs.md` below `root`, the generated tables in `docs/costs.md`, and
-/// `docs/costs.svg`.
+/// Writes the table of key numbers in `README.md` and `docs/costs.md` below `root`, the other tables in
+/// `docs/costs.md`, and the plot `docs/costs.svg`. Returns a message about the written files.
 pub(super) fn write_to(root: &Path, here: &Machine) -> Result<String, String> {
     let missing = LINES.iter().filter(|line| here.row(&line.bench, &line.id).is_none());
     let missing: Vec<&str> = missing.map(|line| &line.id[..]).collect();
@@ -70,9 +71,9 @@ pub(super) fn write_to(root: &Path, here: &Machine) -> Result<String, String> {
     ))
 }
 
-/// Replaces each table between its marks by the table that `made` returns for its name. `made` returns `None` if
-/// there is no such table, and `Some(None)` if the table was not measured. Returns the new text, and the names of
-/// the tables that were not measured.
+/// Replaces each generated table in `text`, which is between two marks, by the table that `made` returns for the name
+/// in the first mark. `made` returns `None` if no table has this name, and `Some(None)` if the table was not measured.
+/// Returns the new text, and the names of the tables that were not measured.
 fn with_tables(
     text: &str,
     made: &dyn Fn(&str) -> Option<Option<String>>,
@@ -94,7 +95,7 @@ fn with_tables(
     Ok((out, left))
 }
 
-/// Returns the lines of the table, with the marks around it.
+/// Returns the table of key numbers, with the marks before and after it.
 fn lines(here: &Machine) -> String {
     let mut out = format!("{BEGIN}{:08x} -->\n| nanoseconds | | of |\n|---|---:|---|\n", mark(here));
     for Line { what, bench, id, beside } in LINES.iter() {
@@ -113,14 +114,16 @@ fn lines(here: &Machine) -> String {
     out
 }
 
-/// Returns a hash of all rows of this machine (Fowler, Noll and Vo), so that changed rows change the mark.
+/// Returns a hash of all rows of this machine (the function of Fowler, Noll and Vo). It is a part of the mark, so that
+/// the mark changes when the rows change.
 fn mark(here: &Machine) -> u32 {
     let text = here.benches.values().map(|bench| row::to_json(&bench.rows).unwrap_or_default());
     let bytes = text.flat_map(String::into_bytes);
     bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Returns a text in which the new lines replace the old lines, or `None` if the text has no marks.
+/// Returns `text` with the new table of key numbers, `lines`, in place of the old table, or `None` if the text lacks
+/// the marks.
 fn replaced(text: &str, lines: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;

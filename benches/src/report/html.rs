@@ -1,5 +1,6 @@
-//! Writes the report as a single HTML file without scripts, fonts or network access. A plot is an SVG image in the
-//! page's colours. Each line of a plot has several marks, and the axis of nanoseconds is logarithmic.
+//! Writes the report as a single HTML file without scripts, embedded fonts or network access. A plot is an SVG image in
+//! the colours of the page. A line of a plot has a mark for each compared result, and the axis of nanoseconds is
+//! logarithmic.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -8,11 +9,12 @@ use crate::row::Known;
 use crate::table;
 use crate::table::number::{coordinate as at, time};
 
-/// The colours and fonts of plots, both in the page and in separate files.
+/// The colours and fonts of plots, which are used in the page and in separate SVG files.
 const PLOT_STYLE: &str = include_str!("plot.css");
 const PAGE_STYLE: &str = include_str!("page.css");
 
-/// The content security policy: nothing is loaded or executed, whatever the files of measurements contain.
+/// The content security policy of the page. It makes browsers load and execute nothing, even if the files of
+/// measurements contain HTML.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
 pub(crate) fn page(report: &Report) -> String {
@@ -102,7 +104,8 @@ const RIGHT: f64 = 620.0;
 const LINE: f64 = 26.0;
 const HEADING: f64 = 26.0;
 const AXIS: f64 = 22.0;
-/// The series: the place of each in the legend, its name, and its description. [`Plot::cc`] is that of C++.
+/// For each series of marks: its horizontal position in the legend, its name, and its description. The description of
+/// C++ is [`Plot::cc`] instead.
 const LEGEND: [(f64, &str, &str); 4] = [
     (8.0, "limit", "limit (nothing traced, or the raw write)"),
     (290.0, "cc", "C++"),
@@ -110,7 +113,8 @@ const LEGEND: [(f64, &str, &str); 4] = [
     (704.0, "ffi", "Rust through libcutils"),
 ];
 
-/// Draws a plot, or nothing if the plot has no points. The image contains its styles, so it can be a file of its own.
+/// Draws a plot as an SVG image, or nothing if the plot has no points. The image contains its styles, so it can also be
+/// a separate file.
 pub(crate) fn svg(plot: &Plot) -> Markup {
     let points = plot.groups.iter().flat_map(|g| &g.lines).flat_map(|l| &l.points);
     let Some(axis) = Axis::of(points) else { return html! {} };
@@ -161,7 +165,8 @@ fn draw_line(line: &Line, middle: f64, axis: &Axis) -> Markup {
     }
 }
 
-/// Returns the vertical offset of a mark, so that marks at equal values do not hide each other.
+/// Returns the vertical offset of the mark with this index among `of` marks on a line. The offsets keep marks with
+/// equal values from hiding each other.
 fn spread(index: usize, of: usize) -> f64 {
     let (index, of) = (index as f64, of as f64);
     (index - (of - 1.0) / 2.0) * (4.5_f64).min(14.0 / of)
@@ -185,7 +190,7 @@ fn draw_point(point: &Point, y: f64, axis: &Axis) -> Markup {
     }
 }
 
-/// Draws a mark. Marks of different series differ in shape and in colour.
+/// Draws the mark of a result in a plot. Marks of different series differ in shape and in colour.
 fn mark(series: &str, x: f64, y: f64) -> Markup {
     let path = match series {
         "rust" => return html! { circle class="mark" cx=(at(x)) cy=(at(y)) r="5" {} },
@@ -207,7 +212,7 @@ impl Axis {
     fn of<'a>(points: impl Iterator<Item = &'a Point>) -> Option<Self> {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for point in points {
-            // A bound of zero has no logarithm.
+            // A lower bound of zero or below has no logarithm, so the median is used instead.
             low = low.min(if point.low > 1e-3 { point.low } else { point.median });
             high = high.max(point.high);
         }
@@ -222,7 +227,7 @@ impl Axis {
     }
 }
 
-/// Formats a power of ten nanoseconds.
+/// Formats ten to the power of `power` nanoseconds, with a suitable unit.
 fn power_label(power: i32) -> String {
     let (unit, rest) = match power {
         ..3 => ("ns", power),

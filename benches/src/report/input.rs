@@ -1,8 +1,8 @@
-//! Reads the files of the benches, and validates all data.
+//! Reads the files that the benches have written, and validates all data.
 //!
-//! A run may have been interrupted, a disk may have been full, and a file may have been edited or written by another
-//! version. Only valid parts are used; all other parts are reported as problems and left out. All returned numbers are
-//! finite, and every interval contains its median, except for rounding.
+//! Files may be damaged: a run may have been interrupted, a disk may have been full, and a file may have been edited or
+//! written by another version. Only the valid parts of a file are used. Invalid parts are left out, and reported as
+//! problems. All returned numbers are finite, and every interval contains its median, except for rounding.
 //!
 //! Criterion's data is in `<case>/new/{benchmark,estimates}.json`.
 
@@ -21,13 +21,13 @@ use crate::table::number::time;
 
 /// The maximum number of rows in a file, which is several times the number that a bench writes.
 const MAX_ROWS: usize = 5_000;
-/// The maximum length of an id.
+/// The maximum length of a row's id in bytes.
 const MAX_ID: usize = 200;
-/// The maximum plausible number: eleven days in nanoseconds.
+/// The maximum number that is accepted: eleven days in nanoseconds.
 const MAX_NUMBER: f64 = 1e15;
 const MAX_DEVICES: usize = 50;
 
-/// All measured results, of this machine and of devices.
+/// All results, those of this machine and those of devices.
 #[derive(Debug, Default)]
 pub(crate) struct Input {
     pub(crate) here: Machine,
@@ -40,13 +40,13 @@ pub(crate) struct Input {
 /// The results of one machine.
 #[derive(Debug, Default)]
 pub(crate) struct Machine {
-    /// The benches by name.
+    /// The results of the benches, by the name of the bench.
     pub(crate) benches: BTreeMap<String, Bench>,
-    /// The content of `device.json`.
+    /// The content of `device.json`, which describes the device. Empty for this machine.
     pub(crate) device: BTreeMap<String, String>,
-    /// The judged promises of the benches.
+    /// The judged promises of each bench, with the name of the bench.
     pub(crate) judged: Vec<(String, Vec<Judged>)>,
-    /// Criterion's estimates, by Criterion's full id.
+    /// Criterion's estimates, by the full id that Criterion gives to a case.
     pub(crate) criterion: BTreeMap<String, Estimate>,
 }
 
@@ -58,14 +58,14 @@ pub(crate) struct Bench {
 }
 
 impl Machine {
-    /// Returns a row of a bench by its id.
+    /// Returns the row (result) of a bench with the id `id`.
     pub(crate) fn row(&self, bench: &str, id: &str) -> Option<&Row> {
         self.benches.get(bench)?.rows.iter().find(|row| row.id == id)
     }
 }
 
 impl Input {
-    /// Reads the directory of rows and Criterion's directory.
+    /// Reads the directory of the benches' results (`measured`) and the directory of Criterion's data.
     pub(crate) fn read(measured: &Path, criterion: &Path) -> Self {
         let mut input = Self::default();
         input.here = place(measured, &mut input.problems);
@@ -103,7 +103,7 @@ impl Input {
     }
 }
 
-/// Reads the files of measurements directly in `dir`, with their environments.
+/// Reads the files of rows (results) that are directly in `dir`, and the environments of these measurements.
 pub(crate) fn place(dir: &Path, problems: &mut Problems) -> Machine {
     let mut place = Machine::default();
     for (name, path) in entries(dir, problems) {
@@ -125,7 +125,7 @@ pub(crate) fn place(dir: &Path, problems: &mut Problems) -> Machine {
     place
 }
 
-/// Reads the rows of a file. An invalid row does not affect the others.
+/// Checks the rows of a file. An invalid row is left out, and does not affect the other rows.
 fn rows_of(value: Value, path: &Path, problems: &mut Problems) -> Vec<Row> {
     let Value::Array(values) = value else {
         problems.add(format!("{}: not an array of rows", path.display()));
@@ -162,7 +162,7 @@ fn rows_of(value: Value, path: &Path, problems: &mut Problems) -> Vec<Row> {
     rows
 }
 
-/// Returns the row without its invalid parts, or the reason why the whole row is invalid.
+/// Returns the row without those of its parts that are invalid, or the reason why the whole row is invalid.
 fn checked(mut row: Row) -> Result<Row, String> {
     if row.id.is_empty() || row.id.len() > MAX_ID {
         return Err(format!("an id has 1 to {MAX_ID} bytes, not {}", row.id.len()));
@@ -194,8 +194,8 @@ fn checked(mut row: Row) -> Result<Row, String> {
     Ok(row)
 }
 
-/// Returns whether the interval contains the median. The numbers have five digits, so rounding may move the
-/// median slightly outside.
+/// Returns whether the interval from `low` to `high` contains the median. The numbers in files are rounded to five
+/// digits, so a median that is slightly outside is accepted.
 fn holds(low: f64, median: f64, high: f64) -> bool {
     let slack = 1e-3 * median.abs();
     [low, median, high].iter().all(|x| x.abs() <= MAX_NUMBER)
@@ -206,7 +206,7 @@ fn holds(low: f64, median: f64, high: f64) -> bool {
 /// The maximum number of problems that are listed individually.
 const MAX_PROBLEMS: usize = 50;
 
-/// The data that could not be used, with reasons.
+/// Messages about data that could not be used, with the reasons.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
     all: Vec<String>,
@@ -233,7 +233,7 @@ impl Problems {
     }
 }
 
-/// Returns the entries of a directory by name. Returns no entries if the directory does not exist.
+/// Returns the paths of the entries of a directory, by name. Returns an empty map if the directory does not exist.
 pub(crate) fn entries(dir: &Path, problems: &mut Problems) -> BTreeMap<String, std::path::PathBuf> {
     match std::fs::read_dir(dir) {
         Ok(entries) => entries
@@ -250,16 +250,16 @@ pub(crate) fn entries(dir: &Path, problems: &mut Problems) -> BTreeMap<String, s
     }
 }
 
-/// The maximum number of Criterion's cases.
+/// The maximum number of cases that are read from Criterion's data.
 const MAX_CASES: usize = 2_000;
-/// The maximum depth of Criterion's directories.
+/// The maximum depth to which Criterion's directories are searched.
 const MAX_DEPTH: usize = 5;
 
 /// Criterion's estimate of a case in nanoseconds: lower bound, median, upper bound.
 pub(crate) type Estimate = [f64; 3];
 
-/// Reads all cases below `dir`. Returns the full id of each case, its estimate, and the top directory of the case,
-/// which for a device has the device's name.
+/// Reads Criterion's data about all cases below `dir`. Returns the full id of each case, its estimate, and the name of
+/// the directory in `dir` that has the case. For a case of a device, this is the name of the device.
 pub(crate) fn read(dir: &Path, problems: &mut Problems) -> Vec<(String, Estimate, Option<String>)> {
     let mut found = Vec::new();
     let mut todo: Vec<(PathBuf, usize, Option<String>)> = vec![(dir.to_owned(), 0, None)];
@@ -291,8 +291,8 @@ pub(super) fn home() -> PathBuf {
     row::env_path("CRITERION_HOME").unwrap_or_else(|| row::target_dir().join("criterion"))
 }
 
-/// Returns Criterion's results for these cases, a line for each case. (Criterion itself prints the time of a case
-/// with a long name on a separate line, so a search for times does not show the name.)
+/// Returns Criterion's results for the cases `names`, with a line for each case. (If the name of a case is long,
+/// Criterion itself prints the time on a separate line, so a search for times would not show the name.)
 pub fn lines(names: &[String]) -> String {
     lines_of(&home(), names)
 }

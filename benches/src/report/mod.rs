@@ -1,10 +1,10 @@
 //! Makes a report of all measurements, saves results under a name, and compares results with saved results.
 //!
-//! `report` reads the rows of all benches (`target/overhead/*.json`; devices have directories of their own) and
-//! Criterion's data. It writes `report.html`, `report.json` for programs, and the main plot `costs.svg` to
-//! `target/report`. The report names data that is missing, incomplete or invalid, and leaves it out. With `--docs`,
-//! it writes the tables of costs in the README and in `docs/costs.md` instead; with `--originals`, it writes
-//! `docs/originals.md`.
+//! `report` reads the rows (results) of all benches (`target/overhead/*.json`; the rows of a device are in a directory
+//! of their own) and Criterion's data. It writes `report.html`, `report.json` for programs, and the main plot
+//! `costs.svg` to `target/report`. The report leaves out data that is incomplete or invalid, and has warnings about
+//! this data and about missing data. With `--docs`, `report` instead writes the tables of costs in the README and in
+//! `docs/costs.md`; with `--originals`, it writes `docs/originals.md`.
 
 mod compare;
 mod content;
@@ -52,7 +52,8 @@ fn run(args: &ReportArgs) -> Result<ExitCode, String> {
     let against = args.compare.as_ref().map(against).transpose()?;
     let passes = against.as_ref().is_none_or(compare::Against::passes);
     let saved = match &args.save {
-        // Otherwise the next comparison would use the worse results as its base and pass.
+        // After a failed comparison, nothing is saved: the next comparison would use the worse results as its base, and
+        // pass.
         Some(name) if !passes => Some(Ok(format!("not saved as {name}: the comparison failed"))),
         Some(name) => Some(compare::save(&input, &measured, name)),
         None => None,
@@ -88,7 +89,7 @@ fn run(args: &ReportArgs) -> Result<ExitCode, String> {
     Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Makes a line for each key number.
+/// Makes a text with a line for each key number (finding) that was measured.
 fn summary(findings: &[Finding]) -> String {
     let line = |finding: &Finding| {
         let beside = finding.beside.iter().map(|beside| format!(", {beside}"));
@@ -127,7 +128,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) compare: Option<String>,
     /// The change, in percent, from which a row counts as worse
-    // As a fraction: 0.05 for 5 %.
+    // The value is a fraction, such as 0.05 for 5 %.
     #[arg(long, value_name = "P", value_parser = percent, default_value = "5%", requires = "compare")]
     pub(crate) max_regression: f64,
     /// Write the lines of costs in README.md and docs/costs.md of a checkout [default: the checkout from which this

@@ -18,11 +18,12 @@ pub(crate) struct Report {
     pub(crate) findings: Vec<Finding>,
     pub(crate) warnings: Vec<String>,
     pub(crate) sections: Vec<Section>,
-    /// All measured rows, by machine and bench. The name of the machine that makes the report is empty.
+    /// All measured rows (results), by the names of the machine and the bench. The machine that makes the report has an
+    /// empty name.
     pub(crate) measured: BTreeMap<String, BTreeMap<String, Measured>>,
 }
 
-/// The rows and the environment of a bench.
+/// The rows (results) and the environment of a bench.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Measured {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,11 +31,11 @@ pub(crate) struct Measured {
     pub(crate) rows: Vec<Row>,
 }
 
-/// A key number.
+/// A key number: one of the most important results, which the report shows first.
 #[derive(Debug, Serialize)]
 pub(crate) struct Finding {
     pub(crate) what: String,
-    /// The value, or `None` if it was not measured.
+    /// The value as text, or `None` if it was not measured.
     pub(crate) value: Option<String>,
     pub(crate) beside: Vec<String>,
 }
@@ -53,7 +54,7 @@ impl Section {
         Self { id: id.into(), title: title.into(), text: Vec::new(), parts }
     }
 
-    /// Sets the text above the parts.
+    /// Sets the text above the parts of the section, as paragraphs.
     pub(crate) fn with_text<S: Into<String>>(mut self, text: impl IntoIterator<Item = S>) -> Self {
         self.text = text.into_iter().map(Into::into).collect();
         self
@@ -65,11 +66,12 @@ impl Section {
 pub(crate) enum Part {
     Table(Table),
     Plot(Plot),
-    /// A table that is shown when the user unfolds it.
+    /// A table that is only shown when the reader unfolds it, and its summary, which is always shown.
     Folded(String, Table),
 }
 
-/// Returns the series of a row, which determines the shape and the colour of the row's mark in a plot.
+/// Returns the series to which a row (a result) belongs in a plot. The series determines the shape and the colour of
+/// the row's mark.
 pub(crate) fn series(id: &str) -> &'static str {
     match Id::of(id).who {
         Who::Cc => "cc",
@@ -84,7 +86,7 @@ pub(crate) struct Plot {
     pub(crate) id: String,
     pub(crate) title: String,
     pub(crate) caption: String,
-    /// The words for C++ in the legend.
+    /// The description of C++ in the legend of the plot.
     pub(crate) cc: String,
     pub(crate) groups: Vec<Group>,
 }
@@ -98,7 +100,7 @@ pub(crate) struct Group {
 #[derive(Debug, Serialize)]
 pub(crate) struct Line {
     pub(crate) label: String,
-    /// The text at the end of the line.
+    /// The text at the end of this line of the plot.
     pub(crate) text: String,
     pub(crate) points: Vec<Point>,
 }
@@ -110,7 +112,7 @@ pub(crate) struct Point {
     pub(crate) low: f64,
     pub(crate) high: f64,
     pub(crate) known: Known,
-    /// The row that the point shows.
+    /// The id of the row (result) that the point shows.
     pub(crate) of: String,
 }
 
@@ -121,7 +123,7 @@ impl Point {
     }
 }
 
-/// Makes a part of an HTML id from a name.
+/// Makes a text that can be a part of an HTML id, from a name.
 pub(crate) fn slug(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }

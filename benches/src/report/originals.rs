@@ -1,5 +1,5 @@
-//! Writes `docs/originals.md`: every line that the original benchmarks published, our row for it, and how the two
-//! correspond. All of this comes from the catalogue, not from a measurement.
+//! Writes `docs/originals.md`: every line of the tables that the original benchmarks published, our corresponding row
+//! (result), and how the two correspond. All of this comes from the catalogue, not from a measurement.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,14 +12,14 @@ use crate::catalogue::{State, Who};
 /// The name of the page in `docs` that lists the results of the original benchmarks.
 const NAME: &str = "originals.md";
 
-/// Writes the file below `root`.
+/// Writes the page below `root`, the directory of a checkout. Returns the path of the page.
 pub(super) fn write_to(root: &Path) -> Result<String, String> {
     let docs = root.join("docs");
     write(&docs, NAME, &text())?;
     Ok(docs.join(NAME).display().to_string())
 }
 
-/// Makes the content of the file.
+/// Makes the content of the page.
 fn text() -> String {
     let all = originals();
     let lines: Vec<&Line> = all.iter().flat_map(|original| original.groups.iter().flatten()).collect();
@@ -47,14 +47,15 @@ fn text() -> String {
     out
 }
 
-/// Returns whether the line is about a function that ran, and our number about all running threads of a role.
+/// Returns whether the published number of a line is about threads that ran one function, while our number is about all
+/// running threads of a role, whatever function they ran.
 fn is_by_role(line: &Line) -> bool {
     line.here.as_ref().is_ok_and(
         |of| matches!(of.field, Field::Count(name) if name.strip_prefix("all_runnable_").is_some()),
     )
 }
 
-/// Makes the section of the times of AOSP's two benchmarks.
+/// Makes the section with the times of AOSP's two benchmarks.
 fn times() -> String {
     let mut out = String::from(
         "\n## The times of AOSP's two benchmarks\n\n\
@@ -139,7 +140,7 @@ fn section(original: &Original) -> String {
     out
 }
 
-/// Returns the name of a row of ours, and of its field.
+/// Returns a text with the id of our row (result), and the name of the field that has our number.
 fn row(of: &Measured, unit: &str) -> String {
     let id = format!("`{}`", of.id);
     match of.field {

@@ -1,9 +1,9 @@
-//! The environment of a measurement: the machine, its configuration, and its other load. The environment is stored
-//! together with the rows, so that the numbers can be judged later.
+//! The environment of a measurement: the machine, its configuration, and its load by other programs. The environment is
+//! stored beside the rows (the results), so that a reader can later judge how reliable the numbers are.
 //!
 //! When a bench writes its rows, it also writes `environment/<bench>.json`, in the directory of the rows. The load is
-//! measured from the call of [`start`] until the rows are written. The load is the CPU time that was used by neither
-//! this process nor the children for which it has waited.
+//! measured from the call of [`start`] until the rows are written. It is the CPU time that was used neither by this
+//! process nor by its children that have ended.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,44 +17,46 @@ use serde::{Deserialize, Serialize};
 
 use super::replace;
 
-/// The directory of the environments, within the directory of the rows.
+/// The name of the directory with the files of environments, within the directory of the rows (results).
 pub const DIRECTORY: &str = "environment";
 
 /// The machine, its load, and the versions of the software. Unknown values are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Environment {
-    /// The time of recording, in seconds since 1970.
+    /// The time at which this environment was recorded, in seconds since 1970.
     pub time: u64,
-    /// The duration of the bench until the time of recording, in seconds.
+    /// The time from the start of the bench until this environment was recorded, in seconds.
     pub seconds: f64,
     /// The model of the CPU.
     pub cpu: String,
     /// The number of CPUs on which this program may run.
     pub cpus: usize,
-    /// Whether the machine is a virtual machine, as an x86 processor's flags tell.
+    /// Whether the machine is a virtual machine, according to the flags of an x86 processor. Other processors have no
+    /// such flag.
     pub guest: bool,
     /// The architecture of the program.
     pub arch: String,
-    /// The operating system's name for itself.
+    /// The name of the operating system, from `/etc/os-release`.
     pub system: String,
     /// The kernel's release.
     pub kernel: String,
-    /// The kernel's mitigation of SRSO, which affects the cost of a return from a system call.
+    /// The kernel's mitigation of the vulnerability SRSO (speculative return stack overflow), which affects the cost of
+    /// a return from a system call.
     pub returns: String,
-    /// The distinct frequency governors of the CPUs; most virtual machines have none.
+    /// The frequency governors of the CPUs, without duplicates. Most virtual machines have no governors.
     pub governors: Vec<String>,
-    /// The Rust compiler.
+    /// The version of the Rust compiler.
     pub rustc: String,
-    /// The C++ compiler.
+    /// The version of the C++ compiler.
     pub cxx: String,
     /// The versions of the other compilers that have compiled the C++ tasks of the bench `coroutines`.
     pub cxx_others: Vec<String>,
-    /// The commit of the sources.
+    /// The current commit of the sources.
     pub commit: String,
-    /// Whether the sources differed from the commit.
+    /// Whether the sources had changes that were not committed.
     pub changed: bool,
-    /// The destination of events, as the library reported it.
+    /// The destination of events, as the library `atrace` reports it.
     pub sink: String,
     /// Whether the run was short (`--quick`).
     pub quick: bool,
@@ -67,9 +69,9 @@ pub struct Environment {
 pub struct Load {
     /// The fraction of the time of all CPUs that other programs used.
     pub others: f64,
-    /// The fraction of the time of all CPUs that the host gave to other virtual machines.
+    /// The fraction of the time of all CPUs that the hypervisor gave to other virtual machines.
     pub stolen: f64,
-    /// The average number of runnable threads in the minute before the start.
+    /// The average number of runnable threads in the minute before the bench started.
     pub before: f64,
 }
 
@@ -104,7 +106,8 @@ impl Environment {
     }
 }
 
-/// Returns the versions of the compilers of the tasks, except the compiler that cargo selected.
+/// Returns the versions of the compilers that have compiled the C++ tasks, except the compiler that cargo selected for
+/// all C++ code.
 fn other_compilers() -> Vec<String> {
     let is_clang = env!("ATRACE_BENCHES_CXX").contains("clang");
     let others = Compiler::ALL.into_iter().filter(|&compiler| (compiler == Compiler::Clang) != is_clang);
@@ -112,7 +115,7 @@ fn other_compilers() -> Vec<String> {
     others.filter_map(Compiler::version).map(named).collect()
 }
 
-/// Begins to observe the load. Only the first call has an effect.
+/// Begins to measure the load of the machine. Only the first call has an effect.
 pub fn start() {
     let average = std::fs::read_to_string("/proc/loadavg").ok();
     let average = average.and_then(|text| text.split(' ').next()?.parse().ok()).unwrap_or(0.0);
@@ -147,11 +150,12 @@ impl Ticks {
     fn parse(stat: &str, own: &str) -> Option<Self> {
         let cpu = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let cpu: Vec<u64> = cpu.split_whitespace().map_while(|n| n.parse().ok()).collect();
-        // user nice system idle iowait irq softirq steal; the time of our guests is part of user.
+        // The fields are user, nice, system, idle, iowait, irq, softirq and steal. The time that is used by virtual
+        // machines on this machine is part of user.
         let &[user, nice, system, idle, wait, irq, soft, stolen, ..] = &cpu[..] else { return None };
         let busy = user + nice + system + irq + soft;
-        // After the name, which may contain any characters, the 12th to the 15th field are the user and system time of
-        // this process and of the children that it has waited for.
+        // The process name, which may contain any characters, ends at the last `)`. The 12th to the 15th field after
+        // the name are the user and system time of this process and of the children for which it has waited.
         let own = own.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
         let own = own.map_while(|n| n.parse::<u64>().ok()).sum();
         Some(Self { all: busy + idle + wait + stolen, busy, stolen, own })
@@ -170,7 +174,7 @@ impl Ticks {
     }
 }
 
-/// Returns the value of the first line `name : value` in the text of `/proc/cpuinfo`.
+/// Returns the value of the first line `name : value` in `text`, the content of `/proc/cpuinfo`.
 fn field(text: &str, name: &str) -> Option<String> {
     let value = |line: &str| {
         let (key, value) = line.split_once(':')?;
@@ -192,7 +196,8 @@ fn governors() -> Vec<String> {
     all.into_iter().collect()
 }
 
-/// Returns the present commit of the sources from which this program was built, or an empty text if there is none.
+/// Returns the current commit of the directory of sources from which this program was built, or an empty text if git
+/// does not report a commit.
 pub(crate) fn commit() -> String {
     git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default()
 }
@@ -206,20 +211,21 @@ fn git(args: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Writes the current environment of `bench` below `dir`.
+/// Writes the current environment of the bench `bench` to a file below the directory `dir`.
 pub(crate) fn write_to(dir: &Path, bench: &str) -> io::Result<()> {
     let text = serde_json::to_string_pretty(&Environment::here())? + "\n";
     replace(&dir.join(DIRECTORY), &format!("{bench}.json"), text.as_bytes())
 }
 
-/// Reads the environment of `bench` below `dir`, if it exists.
+/// Reads the environment of the bench `bench` from its file below the directory `dir`. Returns `None` if the file can't
+/// be read.
 pub(crate) fn read_from(dir: &Path, bench: &str) -> Option<Environment> {
     serde_json::from_slice(&std::fs::read(dir.join(DIRECTORY).join(format!("{bench}.json"))).ok()?).ok()
 }
 
 /// Formats a time in UTC.
 pub fn date(time: u64) -> String {
-    // A time after the year 9999 comes from a damaged file.
+    // The time is limited to the end of the year 9999. Only a damaged file has a later time.
     let at = UNIX_EPOCH + Duration::from_secs(time.min(253_402_300_799));
     humantime::format_rfc3339_seconds(at).to_string().replace('T', " ").replace('Z', " UTC")
 }

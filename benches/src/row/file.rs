@@ -1,5 +1,5 @@
-//! Reads files that may belong to other users: reading cannot block, does not read endless or huge files, and replaces
-//! characters that change how the surrounding text is displayed.
+//! Reads files that other users may have written. Reading never blocks, refuses endless or huge files, and replaces
+//! characters that would change how the surrounding text is displayed.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -7,12 +7,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// The maximum size of a file in bytes, dozens of times the size of real files.
+/// The maximum size of a file in bytes. The files that the benches write are dozens of times smaller.
 const MAX_FILE: u64 = 16 << 20;
-/// The maximum number of characters of a text.
+/// The maximum number of characters of a text in a file.
 const MAX_TEXT: usize = 300;
 /// Replaces control characters and characters that change the direction of writing, which could change how the
-/// surrounding text is displayed. Cuts the text to `max` characters.
+/// surrounding text is displayed. Shortens the text to `max` characters.
 pub(crate) fn clean(text: &str, max: usize) -> String {
     let bad = |c: char| {
         c.is_control()
@@ -29,7 +29,7 @@ pub(crate) fn clean(text: &str, max: usize) -> String {
 /// Reads a JSON file of limited size.
 pub(crate) fn json(path: &Path) -> Result<Value, String> {
     let read = || -> io::Result<Value> {
-        // Other kinds of file could block or never end.
+        // Reading anything but a regular file could block or never end.
         if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::other("not a file"));
         }
@@ -43,7 +43,7 @@ pub(crate) fn json(path: &Path) -> Result<Value, String> {
     read().map_err(|e| format!("{} can't be read: {e}", path.display()))
 }
 
-/// Applies [clean] to all texts of a value.
+/// Applies [clean] to all texts of a JSON value, including the keys of objects.
 fn cleaned(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(clean(&text, MAX_TEXT)),

@@ -1,7 +1,8 @@
-//! Measured rows. A bench writes its rows to a file in `target/overhead/`, for the report and for later runs.
+//! Rows: the results of measured cases. A bench writes its rows to a file in `target/overhead/`, from which the report
+//! and later runs read them.
 //!
-//! A file is a JSON array of rows. Earlier versions ignore fields that later versions add. Files are replaced as a
-//! whole.
+//! A file is a JSON array of rows. Earlier versions of the benches ignore fields that later versions have added. A new
+//! file replaces the old file as a whole.
 
 pub mod environment;
 pub(crate) mod file;
@@ -19,7 +20,8 @@ use serde_json::ser::{CompactFormatter, Formatter, Serializer};
 use crate::instruments::alloc::PerOp;
 use crate::stats::{Interval, NOISY_RATIO};
 
-/// The name of the count that holds the number of operations in a batch. A batch is timed as a whole.
+/// The name of the [count](Row::counts) that holds the number of operations in a batch: operations that are timed
+/// together.
 pub const AT_ONCE: &str = "at_once";
 
 /// The destination of the messages while a row was measured.
@@ -28,9 +30,9 @@ pub const AT_ONCE: &str = "at_once";
 pub enum Sink {
     /// Messages went to a real `trace_marker`.
     Tracefs,
-    /// Messages went through libcutils.
+    /// Messages went to libcutils.
     Cutils,
-    /// Messages went through Android's libandroid.
+    /// Messages went to Android's libandroid.
     Ndk,
     /// Messages went to the memory that is shared with Perfetto's service.
     Perfetto,
@@ -48,22 +50,22 @@ pub enum Sink {
 
 impl fmt::Display for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The name that the file uses.
+        // The displayed name is the name that files use.
         let name = serde_json::to_value(self).unwrap_or_default();
         f.pad(name.as_str().unwrap_or_default())
     }
 }
 
-/// The ratio of a row to another row, with a 95 % interval.
+/// The ratio of a row to another row, usually of their times, with a 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Versus {
-    /// The median of the ratios of the rounds.
+    /// The median of the ratios, each of which was computed from one pair of measurements.
     pub ratio: f64,
     /// The lower bound of the ratio.
     pub low: f64,
     /// The upper bound of the ratio.
     pub high: f64,
-    /// Whether there were enough slices for bounds of 95 %. The file only has this field if it is false.
+    /// Whether there were enough measurements for bounds of 95 %. A file has this field only if the value is false.
     #[serde(default = "yes", skip_serializing_if = "is_so")]
     pub sure: bool,
 }
@@ -80,7 +82,7 @@ impl From<Versus> for Interval {
     }
 }
 
-/// The difference between two rows that were measured in turns, with a 95 % interval.
+/// The difference between the times of two rows that were measured alternately, with a 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Above {
     /// The median of the differences, in nanoseconds.
@@ -89,16 +91,18 @@ pub struct Above {
     pub low: f64,
     /// The upper bound of the difference, in nanoseconds.
     pub high: f64,
-    /// Whether there were enough slices for bounds of 95 %. The file only has this field if it is false.
+    /// Whether there were enough measurements for bounds of 95 %. A file has this field only if the value is false.
     #[serde(default = "yes", skip_serializing_if = "is_so")]
     pub sure: bool,
-    /// The number of additional allocations, if both rows have counts.
+    /// The number of allocations of one operation that the row has in addition to those of the other row, if both were
+    /// counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<f64>,
-    /// The number of additional bytes, if both rows have counts.
+    /// The number of allocated bytes of one operation that the row has in addition to those of the other row, if both
+    /// were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<f64>,
-    /// The ratio of the difference to the time of raw writes: writes of the same messages without this library.
+    /// The difference, divided by the time of raw writes: writes of the same messages without this library.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_writes: Option<Versus>,
 }
@@ -110,32 +114,32 @@ impl From<Interval> for Above {
 }
 
 impl Versus {
-    /// Returns how well the ratio is known.
+    /// Returns how precisely the ratio is known.
     pub fn known(&self) -> Known {
         Known::of_pairs(self.sure)
     }
 }
 
 impl Above {
-    /// Returns how well the difference is known.
+    /// Returns how precisely the difference is known.
     pub fn known(&self) -> Known {
         Known::of_pairs(self.sure)
     }
 
-    /// Returns the nanoseconds with their interval.
+    /// Returns the difference in nanoseconds, with its interval.
     pub fn interval(&self) -> Interval {
         Interval { median: self.ns, low: self.low, high: self.high, sure: self.sure }
     }
 }
 
-/// One measured case, or one measured part of a case.
+/// The result of a measured case (an operation), or of a part of a case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The id of the row: `<who>/<name>`, such as `rust/tracing_off_begin/10`.
     pub id: String,
     /// The unit of `median`, `low` and `high`.
     pub unit: String,
-    /// The median.
+    /// The median of the measured values, in the unit `unit`.
     pub median: f64,
     /// The lower bound of the 95 % interval of the median.
     pub low: f64,
@@ -147,45 +151,46 @@ pub struct Row {
     /// The number of bytes that one operation allocates, or `None` if they were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<f64>,
-    /// The destination of the messages.
+    /// The destination of the messages while the row was measured.
     pub sink: Sink,
-    /// Whether the interval is too wide for a useful time. [`known`](Self::known) says whether a ratio is known
-    /// nevertheless.
+    /// Whether the interval is too wide for a useful time. A ratio to another row may be known nevertheless; see
+    /// [`known`](Self::known).
     pub noisy: bool,
-    /// Whether there were enough slices for bounds of 95 %. The file only has this field if it is false.
+    /// Whether there were enough measurements for bounds of 95 %. A file has this field only if the value is false.
     #[serde(default = "yes", skip_serializing_if = "is_so")]
     pub sure: bool,
-    /// Ratios to other rows, from interleaved rounds in one process.
+    /// Ratios to other rows, by row id. The two cases were measured alternately in one process.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vs: BTreeMap<String, Versus>,
-    /// Ratios to other rows, from alternating processes.
+    /// Ratios to other rows, by row id. The two cases were measured in two processes that ran alternately.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vs_process: BTreeMap<String, Versus>,
-    /// The distribution of the rounds, if it was stored.
+    /// The distribution of the measured values, if it was stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounds: Option<Rounds>,
-    /// The range of the processor's speed during the measurement, as factors of slowdown relative to the
-    /// reference speed, without the extreme 5 % at each end. The median and its bounds are converted to the
-    /// reference speed, unless that would move the median out of the range of the measured times.
+    /// The range of the processor's speed during the measurement, as factors of slowdown relative to the reference
+    /// speed, without the extreme 5 % at each end. The reference speed is the speed to which times are converted. The
+    /// median and its bounds are converted, unless that would move the median out of the range of the measured times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speeds: Option<[f64; 2]>,
-    /// The differences to other rows. In a workload's row, the keys are the names of other modes (see
-    /// [`crate::measure::workload`]), and the ids of rows of inlined writes; in other rows, the keys are ids of rows.
+    /// The differences to other rows. In a row of a workload, a key is the name of another mode (see
+    /// [`crate::measure::workload`]) or the id of a row of inlined writes. In any other row, a key is the id of a row.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub above: BTreeMap<String, Above>,
-    /// Other counts by name. Some counts are per operation (polls, messages), others are not (living threads).
+    /// Further counts, by name. Some counts are per operation, such as polls and messages. Others are not, such as the
+    /// number of living threads.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counts: BTreeMap<String, f64>,
-    /// The 95 % intervals of the counts that are rates, or that were counted in several periods. (Of fewer than six
-    /// values: the least and the largest one.) Other counts have no interval.
+    /// The 95 % intervals of those counts that are rates or were counted in several periods. (If there were fewer than
+    /// six values, the interval is from the lowest to the highest value.) Other counts have no interval.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ranges: BTreeMap<String, [f64; 2]>,
-    /// Whether another row has a known ratio to this row; see [`note_comparisons`].
+    /// Whether another row has a precisely known ratio to this row. [`note_comparisons`] sets this field.
     #[serde(skip)]
     pub is_base: bool,
 }
 
-/// Sets [`is_base`](Row::is_base) of all rows of a bench.
+/// Sets the field [`is_base`](Row::is_base) of all rows. `rows` must be all rows of a bench.
 pub fn note_comparisons(rows: &mut [Row]) {
     let bases: BTreeSet<String> = rows.iter().flat_map(Row::known_bases).map(str::to_owned).collect();
     rows.iter_mut().for_each(|row| row.is_base = bases.contains(&row.id));
@@ -194,15 +199,15 @@ pub fn note_comparisons(rows: &mut [Row]) {
 /// How precisely a number is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Known {
-    /// The interval is narrow.
+    /// The interval of the number is narrow.
     #[default]
     Well,
-    /// The machine's speed varied during the measurement, so the time is uncertain, but a ratio to a row of the same
-    /// rounds is known.
+    /// The machine's speed varied during the measurement, so the time is uncertain. But a ratio to a row that was
+    /// measured alternately with this row is known.
     Varied,
-    /// A ratio or difference comes from so few pairs that its interval is not one of 95 %.
+    /// A ratio or difference comes from too few pairs of measurements for a 95 % interval.
     Few,
-    /// Neither the time nor a ratio is known.
+    /// Neither the time nor a ratio is known precisely.
     Not,
 }
 
@@ -211,7 +216,8 @@ impl Known {
         if are_enough { Self::Well } else { Self::Few }
     }
 
-    /// Returns the words behind a comma, or nothing if the number is known well.
+    /// Returns a comma and the [words](Self::words) that are shown beside the number, or an empty text if the number is
+    /// known well.
     pub(crate) fn remark(self) -> String {
         self.words().map(|words| format!(", {words}")).unwrap_or_default()
     }
@@ -227,12 +233,12 @@ impl Known {
     }
 }
 
-/// The distribution of the rounds of a case.
+/// The distribution of the values that were measured for a case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rounds {
-    /// The number of rounds.
+    /// The number of values.
     pub n: usize,
-    /// The quantiles at [`PERCENTS`].
+    /// The quantiles of the values, at the percentages in [`PERCENTS`].
     pub at: Vec<f64>,
 }
 
@@ -279,12 +285,13 @@ impl Row {
         Interval { median: self.median, low: self.low, high: self.high, sure: self.sure }
     }
 
-    /// Returns the ratio to another row, from interleaved rounds or alternating processes.
+    /// Returns the ratio of this row to the row `base`, if the ratio was measured, in one process or in alternating
+    /// processes.
     pub fn versus(&self, base: &str) -> Option<&Versus> {
         self.vs.get(base).or_else(|| self.vs_process.get(base))
     }
 
-    /// Returns how well the time is known.
+    /// Returns how precisely the time is known.
     pub fn known(&self) -> Known {
         match self.noisy {
             false => Known::Well,
@@ -293,30 +300,31 @@ impl Row {
         }
     }
 
-    /// Returns whether the median is within the range of the measured times, if their distribution was stored. A median
-    /// that was converted to the reference speed must be, too: what waits takes as long at any speed.
+    /// Returns whether the median is within the range of the measured times. Returns true if the distribution of the
+    /// times was not stored. A median that was converted to the reference speed must be in this range, too: an
+    /// operation that waits takes the same time at any speed, so the conversion would be wrong for it.
     pub fn is_in_range(&self) -> bool {
-        // The file has five digits of each number.
+        // Numbers in files are rounded to five digits, so the comparison allows for rounding.
         const DIGITS: f64 = 1.0001;
         // A file may have a distribution without quantiles.
         let ends = self.rounds.as_ref().and_then(|rounds| rounds.at.first().zip(rounds.at.last()));
         ends.is_none_or(|(least, most)| *least <= self.median * DIGITS && self.median <= *most * DIGITS)
     }
 
-    /// Returns the rows to which the ratio of this row is known.
+    /// Returns the ids of the other rows to which the ratio of this row is known precisely.
     fn known_bases(&self) -> impl Iterator<Item = &str> {
         let is_known = |ratio: &Versus| ratio.sure && Interval::from(*ratio).relative() <= NOISY_RATIO;
         let all = self.vs.iter().chain(&self.vs_process);
         all.filter(move |(_, ratio)| is_known(ratio)).map(|(base, _)| &base[..])
     }
 
-    /// Sets the distribution of the rounds.
+    /// Sets the distribution of the measured values.
     pub fn with_rounds(mut self, samples: &[f64]) -> Self {
         self.rounds = Rounds::of(samples);
         self
     }
 
-    /// Sets the allocations, if they were counted.
+    /// Sets the counts of allocations and bytes of one operation, or `None` if allocations were not counted.
     pub fn with_allocs(mut self, counted: Option<PerOp>) -> Self {
         self.allocs = counted.map(|c| c.allocs);
         self.bytes = counted.map(|c| c.bytes);
@@ -332,8 +340,8 @@ const fn is_so(yes: &bool) -> bool {
     *yes
 }
 
-/// Writes JSON in which a number has five digits, which is more precise than any interval. A whole number keeps all
-/// digits and has no decimal point, because it is a count.
+/// A JSON formatter that rounds numbers to five digits, which is more precise than any measured interval. Whole numbers
+/// are counts, so they keep all digits and have no decimal point.
 struct Tidy;
 
 impl Formatter for Tidy {
@@ -347,19 +355,19 @@ impl Formatter for Tidy {
     }
 }
 
-/// Formats a value as JSON, with rounded numbers.
+/// Formats a value as JSON. Numbers that are not whole are rounded to five digits.
 pub(crate) fn to_json(value: &(impl Serialize + ?Sized)) -> io::Result<String> {
     let mut json = Vec::new();
     value.serialize(&mut Serializer::with_formatter(&mut json, Tidy))?;
     String::from_utf8(json).map_err(io::Error::other)
 }
 
-/// Returns the directory of measured files: the directory in `ATRACE_OVERHEAD_DIR`, otherwise `overhead` in the
-/// target directory in which this program was built.
+/// Returns the directory of the files of results: the directory that `ATRACE_OVERHEAD_DIR` names or, if the variable is
+/// not set, `overhead` in the target directory in which this program was built.
 ///
-/// The target directory is `CARGO_TARGET_DIR` if that path is absolute; otherwise the nearest directory above the
-/// program that cargo has marked (`CACHEDIR.TAG`) or that is called `target`; otherwise `target` in the current
-/// directory.
+/// The target directory is the first of these that applies: `CARGO_TARGET_DIR`, if it is an absolute path; the nearest
+/// directory above the program's file that has the file `CACHEDIR.TAG` (cargo's mark) or is called `target`; `target`
+/// in the current directory.
 pub fn dir() -> PathBuf {
     env_path("ATRACE_OVERHEAD_DIR").unwrap_or_else(|| target_dir().join("overhead"))
 }
@@ -384,12 +392,13 @@ fn target_dir_of(target: Option<PathBuf>, exe: Option<&Path>) -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("target"))
 }
 
-/// Writes the rows of `bench` to its file in [`dir`], writes the [environment] beside it, and returns the path of the
-/// file.
+/// Writes the rows of the bench `bench` to a file in [`dir`], writes the [environment] of the measurement to a file
+/// below the same directory, and returns the path of the file of rows.
 ///
 /// # Errors
 ///
-/// Returns the system's error, with the path of the file. The old file exists until the new file is complete.
+/// Returns the system's error, with the path of the file. The old file of rows is replaced only when the new file is
+/// complete.
 pub fn write(bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
     let dir = dir();
     let path = write_to(&dir, bench, rows)?;
@@ -397,7 +406,7 @@ pub fn write(bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Checks that the rows of `bench` can be written.
+/// Checks that [`write()`] can create files in the directory of results.
 ///
 /// # Errors
 ///
@@ -409,14 +418,14 @@ pub fn can_write(bench: &str) -> io::Result<()> {
     all().map_err(|e| io::Error::new(e.kind(), format!("writing {}: {e}", path.display())))
 }
 
-/// Writes the rows of `bench` to its file in `dir`, and returns the path.
+/// Writes the rows of the bench `bench` to a file in `dir`, and returns the path of the file.
 ///
 /// # Errors
 ///
 /// Returns the same errors as [`write()`].
 pub fn write_to(dir: &Path, bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
     let name = format!("{bench}.json");
-    // A row per line, which makes files easy to read and to compare.
+    // Each row is a line of the file, so that files are easy to read and to compare.
     let line = |row: &Row| Ok(format!("\n{}", to_json(row)?));
     let rows = rows.iter().map(line).collect::<io::Result<Vec<_>>>()?;
     replace(dir, &name, format!("[{}\n]\n", rows.join(",")).as_bytes())?;
@@ -445,7 +454,7 @@ pub(crate) fn replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> 
         std::fs::create_dir_all(dir)?;
         let mut temp = tempfile::Builder::new().prefix(".overhead-").tempfile_in(dir)?;
         temp.write_all(content)?;
-        // A temporary file is only readable by its owner; a result is readable by everyone, like a newly created file.
+        // By default, a temporary file is only readable by its owner. The file of results is readable by everyone.
         temp.as_file().set_permissions(Permissions::from_mode(0o644))?;
         temp.persist(&path).map_err(|e| e.error)?;
         Ok(())

@@ -1,25 +1,27 @@
-//! The `tracing` cases: the operations of AOSP's benchmark, with its texts, and with its names and types of fields.
+//! The `tracing` cases: the operations of AOSP's benchmark of its `tracing` subscriber, with the same texts and with
+//! the same names and types of fields.
 
 use std::hint::black_box;
 use std::sync::{LazyLock, OnceLock};
 
 use crate::catalogue::TracingCase;
 
-/// A value that is recorded with `Debug`. The value is made only once, so that only the allocations of `tracing`
-/// are counted.
+/// The value of a field that is recorded with `Debug`. The vector is made only once, so that its allocation is not
+/// counted with the allocations of `tracing`.
 static VECTOR: LazyLock<Vec<i32>> = LazyLock::new(|| vec![1, 2, 3, 4]);
 
-/// A function that runs a number of operations, with other code around them.
+/// A function that calls its first argument, a loop over operations, with the number of operations, and runs other code
+/// before and after the calls.
 type Around = fn(fn(u64), u64);
 
 static AROUND: OnceLock<Around> = OnceLock::new();
 
-/// Sets the function that runs around the operations of this process.
+/// Sets the function through which [`run`] runs the operations of this process.
 pub fn run_within(around: Around) {
     let _ = AROUND.set(around);
 }
 
-/// Runs the operation of a case `n` times.
+/// Runs the operation of a case `n` times, through the function that [`run_within`] has set, if any.
 #[inline(always)]
 pub fn run(case: TracingCase, n: u64) {
     match AROUND.get() {

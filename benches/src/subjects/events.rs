@@ -1,4 +1,4 @@
-//! Every kind of event, in Rust and in C++.
+//! The measured operation of every kind of event, in Rust and in C++.
 
 use std::ffi::CString;
 
@@ -24,13 +24,13 @@ pub struct Operation {
     pub event: &'static Event,
     /// The operation in Rust.
     pub rust: Run,
-    /// The operation in C++, or `None` if C++ or this device has no such function.
+    /// The operation in C++, or `None` if libcutils, or the libcutils of this device, has no function for the event.
     pub cc: Option<Run>,
-    /// The reason why this device lacks the C++ function.
+    /// The reason why the libcutils of this device lacks the function for the event, if it does.
     pub missing: Option<&'static str>,
 }
 
-/// Makes a name of `length` characters.
+/// Makes a name of `length` characters, for an event.
 pub fn text(length: usize) -> String {
     "0123456789".chars().cycle().take(length).collect()
 }
@@ -44,7 +44,7 @@ pub fn c_text(text: &str) -> CString {
     CString::new(text).expect("bench names have no NUL")
 }
 
-/// Returns the operation of each kind of event in [`EVENTS`], in that order.
+/// Returns the operations of the kinds of event in [`EVENTS`], in the order of [`EVENTS`].
 pub fn operations() -> Vec<Operation> {
     EVENTS.iter().map(operation).collect()
 }
@@ -58,13 +58,14 @@ fn operation(event: &'static Event) -> Operation {
 /// A constant name. The Perfetto backend does not send the text of such a name with every event.
 static LITERAL: Name = Name::new("0123456789");
 
-/// Returns the Rust operation of an event. The tag is a constant, as it is in most programs.
+/// Returns the Rust operation of an event. The tag is the constant parameter `TAGS`, because most programs use constant
+/// tags.
 ///
 /// # Panics
 ///
-/// Panics if the event is not in the catalogue.
+/// Panics if the event is not one of the catalogue.
 pub fn in_rust<const TAGS: u64>(event: &Event) -> Run {
-    // A constant expression, so that the closures below do not capture it.
+    // The tag is a constant expression, so that the closures below do not capture a variable.
     let tag = || const { AtraceTag::from_bits_retain(TAGS) };
     let name = text(if event.name == "begin/1000" { 1000 } else { 10 });
     match event.name {
@@ -120,7 +121,8 @@ fn in_cc(event: &Event) -> Run {
 }
 
 /// Traces its own call by `trace_method!`. The function is not generic, so the name of its slice has no type
-/// parameters. It is inlined like a function of the caller's crate.
+/// parameters. It is marked `#[inline]`, so that it can be inlined into a bench like a function of the bench's own
+/// crate.
 #[inline]
 fn traced() {
     trace_method!(TAG);

@@ -1,16 +1,17 @@
-//! The HTTP server to which the bench's threads and tasks send requests, in a process of its own; and the client's side
-//! of a request.
+//! The HTTP server to which the threads and tasks of the bench `threads` send requests, and the client's side of a
+//! request. The server runs in a process of its own.
 //!
-//! The server answers `GET /<delay>/<number>` after `<delay>` milliseconds with `<number>`, so a client can check
-//! that the answer belongs to its request. The server only supports this client: for any other request, it closes the
+//! The server answers `GET /<delay>/<number>` after `<delay>` milliseconds with `<number>`, so a client can check that
+//! the answer belongs to its request. The server only supports such requests. For any other request, it closes the
 //! connection.
 //!
-//! - The server ends when its stdin is closed, which happens when its parent ends. If it is started [in a
-//!   mode](crate::harness::child::in_mode), the kernel also kills it when its parent ends.
-//! - A connection carries one request. The client [resets](reset) the connection after the answer: at ten thousand a
-//!   second, normally closed connections would occupy all ports (`TIME_WAIT`) within three seconds.
-//! - After an answer, the server waits until the client has closed the connection: if the server closed first, the end
-//!   of the stream would sometimes wake an asynchronous client one more time.
+//! - The server ends when its stdin is closed, which happens when its parent ends. If the server is started [in a
+//!   mode](crate::harness::child::in_mode), the kernel also kills the server when its parent ends.
+//! - A connection carries one request. The client [resets](reset) the connection after the answer, so that the kernel
+//!   keeps no state of it. At ten thousand connections a second, normally closed connections (in the state `TIME_WAIT`)
+//!   would occupy all ports within three seconds.
+//! - After an answer, the server waits until the client has closed the connection. If the server closed the connection
+//!   first, the end of the stream would sometimes wake an asynchronous client once more.
 
 use std::fmt;
 use std::io::{self, Cursor, Read, Write};
@@ -24,11 +25,11 @@ use rustix::net::sockopt::set_socket_linger;
 
 use crate::harness::child::Helper;
 
-/// The prefix of the line with the server's address.
+/// The prefix of the line on stdout with the server's address.
 const READY: &str = "atrace-benches http: ";
 
-/// The number of connections that are served at the same time: each client may have its present connection and its
-/// previous connection.
+/// The number of connections that are served at the same time. Each of the two clients may have its current connection,
+/// and its previous connection if the server has not noticed its end yet.
 const WORKERS: usize = 4;
 
 /// A server in a process of its own. Dropping this value ends the process.
@@ -39,11 +40,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server. The program of `command` must call [`serve`].
+    /// Starts a server by running `command`, whose program must call [`serve`].
     ///
     /// # Errors
     ///
-    /// Returns an error if the server can't be started, or ends.
+    /// Returns an error if the server can't be started, or if it ends before it has printed its address.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let mut process = Helper::start(command)?;
         match process.hear(READY)? {
@@ -79,21 +80,21 @@ pub fn serve() -> io::Result<()> {
     io::copy(&mut io::stdin(), &mut io::sink()).map(drop)
 }
 
-/// Serves connections one after the other.
+/// Accepts connections and serves them one after the other, forever.
 fn work(listener: &TcpListener) {
-    // Without a timer slack of 1 ns, a delay would be up to 50 µs longer.
+    // With the default timer slack, a delay would be up to 50 µs longer.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     loop {
         match listener.accept() {
-            // An error is visible to the client, because its connection is closed.
+            // An error of the connection is ignored here. The client notices it, because the connection is closed.
             Ok((stream, _)) => drop(talk(&stream)),
-            // Out of descriptors or memory: other threads will release some.
+            // The process is out of descriptors or memory. Other threads will release some.
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }
 
-/// Answers the request of a connection, and waits until the client has left.
+/// Answers the request on a connection, and waits until the client has closed the connection.
 fn talk(mut stream: &TcpStream) -> io::Result<()> {
     let mut buffer = [0; 96];
     let mut filled = 0;
@@ -111,7 +112,7 @@ fn talk(mut stream: &TcpStream) -> io::Result<()> {
     stream.read(&mut buffer).map(drop)
 }
 
-/// Returns the delay and the number of a request.
+/// Returns the delay and the number from the text of a request, or `None` if the request is of another form.
 fn asked(question: &[u8]) -> Option<(u64, u64)> {
     let path = std::str::from_utf8(question).ok()?.strip_prefix("GET /")?;
     let (delay, number) = path.split_once(" HTTP/1.1\r\n")?.0.split_once('/')?;
@@ -140,11 +141,11 @@ fn answer(number: u64) -> Text {
     ))
 }
 
-/// A request and its answer, independent of the transport, for blocking and asynchronous clients. It
-/// allocates nothing.
+/// A request and its answer. The type does no input or output itself, so blocking and asynchronous clients can use it.
+/// It allocates nothing.
 ///
-/// Write the [request](Self::question), then repeatedly read into the [buffer](Self::room) and report the length to
-/// [`received`](Self::received), until the answer is complete.
+/// To use it, write the [request](Self::question) to the connection. Then repeatedly read into the
+/// [buffer](Self::room), and pass the number of bytes to [`received`](Self::received), until the answer is complete.
 #[derive(Debug)]
 pub struct Exchange {
     question: Text,
@@ -154,7 +155,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Makes a request for `number`, to be answered after `delay` milliseconds.
+    /// Makes a request that the server answers with `number` after `delay` milliseconds.
     pub fn new(delay: u32, number: u64) -> Self {
         let question = text(format_args!("GET /{delay}/{number} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         Self { question, expected: answer(number), answer: [0; 128], filled: 0 }
@@ -170,12 +171,12 @@ impl Exchange {
         &mut self.answer[self.filled..]
     }
 
-    /// Processes the `read` bytes of the answer that were put into the [buffer](Self::room). Returns whether the answer
-    /// is complete.
+    /// Checks the next part of the answer: the `read` bytes that were just read into the [buffer](Self::room). Returns
+    /// whether the answer is complete.
     ///
     /// # Errors
     ///
-    /// Returns an error if the answer is wrong.
+    /// Returns an error if the answer is wrong, or if `read` is 0, which means that the connection was closed.
     pub fn received(&mut self, read: usize) -> io::Result<bool> {
         if read == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer ended too early"));
@@ -190,8 +191,8 @@ impl Exchange {
     }
 }
 
-/// Makes the connection close with a reset when it is dropped, so that the kernel keeps no state of it. Undelivered
-/// data is lost.
+/// Sets an option of a connection so that it is closed with a reset when it is dropped, and the kernel keeps no state
+/// of it. Data that is not delivered yet is then lost.
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
 //! The measured code: every kind of event, in Rust and in C++; the `tracing` cases under every kind of subscriber;
-//! copies to shared memory; the HTTP server of the workloads; and the futures of the bench `suspension`, which wait for
-//! each other.
+//! copies to shared memory; the HTTP server of the bench `threads`; and the futures of the bench `suspension`, which
+//! wait for each other.
 
 pub mod cases;
 pub mod events;

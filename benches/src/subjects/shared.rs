@@ -1,5 +1,5 @@
-//! Memory that is shared with another process, like the memory that is shared with Perfetto's service. Bytes are only
-//! copied into it, and the other process reads them.
+//! Memory that is shared with another process, like the memory that the Perfetto backend shares with Perfetto's
+//! service. One process only copies bytes into the memory, and the other process only reads the bytes.
 #![allow(unsafe_code, reason = "the memory is mapped, and others may write to it")]
 
 use std::fs::{File, OpenOptions};
@@ -20,7 +20,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Makes a mapping of `len` bytes, all of which are allocated.
+    /// Makes a mapping of `len` bytes, and reads all bytes, so that all pages are mapped.
     ///
     /// # Errors
     ///
@@ -31,7 +31,8 @@ impl Shared {
         Self::map(file, len)
     }
 
-    /// Opens the whole memory that another process has [made](Self::path).
+    /// Maps the whole memory that another process has made. `path` is the [path](Self::path) that the other process
+    /// returns.
     ///
     /// # Errors
     ///
@@ -42,7 +43,7 @@ impl Shared {
         Self::map(file, len)
     }
 
-    /// Returns the path under which other processes can open the memory while this process has it open.
+    /// Returns the path under which other processes can open the memory while this process keeps the memory open.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }
@@ -50,7 +51,7 @@ impl Shared {
     fn map(file: File, len: usize) -> io::Result<Self> {
         let memory = Region::of_file(file.as_raw_fd(), len)?;
         let shared = Self { file, memory, at: 0 };
-        // Maps all pages.
+        // Reading all bytes maps all pages.
         shared.sum();
         Ok(shared)
     }
@@ -61,12 +62,12 @@ impl Shared {
         (0..self.memory.size()).map(|at| u64::from(byte(at))).sum()
     }
 
-    /// Copies bytes to the memory behind the previously copied bytes, or to its start if the rest of the memory is too
-    /// small.
+    /// Copies bytes into the memory behind the previously copied bytes, or to the start of the memory if the rest of
+    /// the memory is too small.
     ///
     /// # Panics
     ///
-    /// Panics if there are more bytes than the memory has.
+    /// Panics if there are more bytes than the memory can hold.
     #[inline]
     pub fn copy(&mut self, bytes: &[u8]) {
         if bytes.len() > self.memory.size() - self.at {

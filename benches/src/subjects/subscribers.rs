@@ -1,11 +1,12 @@
-//! The kinds of subscribers that are compared: this workspace's subscribers, their baselines, and the *peers*,
-//! which are subscribers of other projects. Each peer has its own Cargo feature, so that the default build stays
-//! small.
+//! The kinds of `tracing` subscriber that are compared: this workspace's subscribers, the baselines, such as no
+//! subscriber, and the *peers*, which are subscribers of other projects. Each peer's crate has its own Cargo feature,
+//! so that the default build stays small.
 //!
-//! A peer is set up as its documentation shows, with two exceptions: fields are recorded, as by this workspace's
-//! subscriber, and a peer that writes a file writes to `/dev/null`, because files would grow by gigabytes. So the row
-//! of a peer shows its lowest cost. Some peers do a part of the work on a thread of their own. The time of such a peer
-//! only includes the caller's part; its allocations include all threads of the process, without C++ allocations.
+//! A peer is set up as its documentation shows, with two exceptions. Fields are recorded, because this workspace's
+//! subscriber records them, too. A peer that writes a file writes to `/dev/null`, because files would grow by
+//! gigabytes. So the result of a peer is its lowest cost. Some peers do a part of the work on a thread of their own.
+//! The time of such a peer only includes the part of the calling thread. Its allocations include those of all threads
+//! of the process, except allocations by C++.
 
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
 use tracing::level_filters::LevelFilter;
@@ -16,7 +17,7 @@ use tracing_subscriber::{Layer, registry};
 
 use crate::catalogue::{Backend, SUBSCRIBERS, State, Subscriber as Kind};
 
-/// A kind of subscriber that can be installed.
+/// A kind of `tracing` subscriber, with the function that installs it.
 #[derive(Clone, Copy)]
 pub struct Subject {
     /// The kind of subscriber.
@@ -26,8 +27,8 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Returns whether the subscriber allocates the same amount in each run. (A registry occasionally allocates
-    /// memory for more spans.)
+    /// Returns whether the subscriber allocates the same amount in each run. This is false for peers (subscribers of
+    /// other projects), and for all kinds with a registry, which occasionally allocates memory for more spans.
     pub fn allocates_exactly(&self) -> bool {
         let Kind { peer, mode, kind, .. } = self.of;
         peer.is_none() && !["registry", "empty_layer"].contains(&mode) && !kind.starts_with("layer")
@@ -44,25 +45,26 @@ pub fn install(subscriber: impl Subscriber + Send + Sync) {
     tracing::subscriber::set_global_default(subscriber).expect("no other subscriber was set");
 }
 
-/// Returns a layer over the registry, as AOSP's benchmark has it.
+/// Returns our layer over the registry, which is how AOSP's benchmark uses its subscriber.
 fn layer() -> impl Subscriber + Send + Sync {
     registry().with(AtraceLayer::default())
 }
 
-/// Returns a layer with a filter over the registry, as AOSP's benchmark has it.
+/// Returns our layer with a filter over the registry, which is how AOSP's benchmark uses its subscriber with a filter.
 fn filtered_layer() -> impl Subscriber + Send + Sync {
     registry().with(Layer::with_filter(AtraceLayer::default(), AtraceFilter::default()))
 }
 
-/// Makes a layer over the registry the default of the calling thread, until the result is dropped. AOSP's benchmark
-/// installs its layer in this way. The global default, which most programs have, is found faster.
+/// Makes our layer over the registry the default subscriber of the calling thread, until the result is dropped. AOSP's
+/// benchmark installs its layer in this way. Most programs have a global default subscriber instead, which `tracing`
+/// finds faster.
 #[inline]
 pub fn layer_of_this_thread(is_filtered: bool) -> DefaultGuard {
     use tracing::subscriber::set_default;
     if is_filtered { set_default(filtered_layer()) } else { set_default(layer()) }
 }
 
-/// A subscriber that enables everything up to a level, and does nothing.
+/// A subscriber that enables spans and events up to a level, and does nothing with them.
 struct Noop {
     level: LevelFilter,
 }
@@ -104,17 +106,17 @@ struct Empty;
 
 impl<S: Subscriber> Layer<S> for Empty {}
 
-/// Returns all subjects, baselines first.
+/// Returns all kinds of subscriber, beginning with the baselines, such as no subscriber.
 ///
-/// This function is inlined, so that the subscribers are compiled into the bench program, as in a real program. Code in
-/// the program itself accesses thread-local memory without a call.
+/// This function is inlined, so that the code of the subscribers is compiled into the bench program, as it is in a real
+/// program. Code in the program itself accesses thread-local variables without a function call.
 #[inline]
 pub fn all() -> Vec<Subject> {
     let own = SUBSCRIBERS.iter().map(|of| Subject { of: *of, install: installer(of.mode) });
     own.chain(peers()).collect()
 }
 
-/// Returns the function that installs the subscriber of a mode.
+/// Returns the function that installs the subscriber of a mode (the name of a configuration in the catalogue).
 #[inline]
 fn installer(mode: &str) -> fn() {
     match mode.strip_prefix("perfetto_").unwrap_or(mode) {
@@ -133,7 +135,8 @@ fn installer(mode: &str) -> fn() {
     }
 }
 
-/// Makes a peer (a subscriber of another project). An empty `kind` is the peer's default configuration.
+/// Makes the [`Subject`] of a peer (a subscriber of another project). `kind` names a configuration of the peer; an
+/// empty `kind` is its default configuration.
 pub const fn peer(mode: &'static str, peer: &'static str, kind: &'static str, install: fn()) -> Subject {
     let compared_to = &["no_subscriber"];
     let (backend, state) = (Backend::Limit, State::Off);
@@ -146,16 +149,17 @@ pub const fn peer(mode: &'static str, peer: &'static str, kind: &'static str, in
 /// Returns the peers (subscribers of other projects) whose Cargo features are enabled.
 fn peers() -> Vec<Subject> {
     let all: &[Subject] = &[
-        // Encodes and writes on the caller's thread under a mutex: an event at once, a span when it is closed. Nothing
-        // is buffered.
+        // This peer encodes and writes on the caller's thread, under a mutex. It writes an event at once, and a span
+        // when the span is closed. Nothing is buffered.
         #[cfg(feature = "peer-tracing-perfetto")]
         peer("peer-tracing-perfetto", "peer-tracing-perfetto", "", || {
             let layer = tracing_perfetto::PerfettoLayer::new(std::sync::Mutex::new(null()));
             install(registry().with(layer.with_debug_annotations(true)));
         }),
-        // Encodes on the caller's thread into a buffer of the thread, and writes the buffer when it is full. By
-        // default, a span is a slice on its own track for its lifetime. As `threads`, the peer writes what this
-        // workspace writes: slices on the threads that enter a span, and the place where the span was made.
+        // This peer encodes on the caller's thread into a buffer of the thread, and writes the buffer when it is full.
+        // By default, a span is a slice for its whole lifetime, on a track of its own. In the configuration `threads`,
+        // the peer writes the same data as this workspace: a slice on each thread that enters a span, and the place in
+        // the source code where the span was made.
         #[cfg(feature = "peer-tracing-perfetto-file")]
         peer("peer-tracing-perfetto-file", "peer-tracing-perfetto-file", "", || {
             install_file(tracing_perfetto_file::PerfettoLayer::builder(null()));
@@ -166,19 +170,20 @@ fn peers() -> Vec<Subject> {
             let threads = tracing_perfetto_file::SpanMode::ThreadTracks;
             install_file(builder.span_mode(threads).with_source_locations());
         }),
-        // Sends events to a thread that converts them to JSON and writes the JSON. The channel is unbounded: a caller
-        // never waits, nothing is dropped, and if the thread falls behind, the process' memory grows.
+        // This peer sends events through a channel to a thread, which converts them to JSON and writes the JSON. The
+        // channel is unbounded: the caller never waits, no event is dropped, and the memory of the process grows if the
+        // thread is too slow.
         #[cfg(feature = "peer-tracing-chrome")]
         peer("peer-tracing-chrome", "peer-tracing-chrome", "", || {
             let builder = tracing_chrome::ChromeLayerBuilder::new().writer(null());
             let (layer, guard) = builder.include_args(true).build();
-            // Dropping the guard would wait for the thread.
+            // The guard is leaked, because dropping it would wait for the thread.
             std::mem::forget(guard);
             install(registry().with(layer));
         }),
-        // Queues events for Tracy's thread, which keeps all events in memory until a server asks for them; here, no
-        // server asks. Nothing is dropped, so every operation takes the same path. Collecting only for a server is
-        // another build (`ondemand`), not a mode.
+        // This peer queues events for Tracy's thread, which keeps all events in memory until a server asks for them; in
+        // this bench, no server asks. No event is dropped, so every operation executes the same code. A configuration
+        // that collects events only for a connected server would need another build (the feature `ondemand`).
         #[cfg(feature = "peer-tracing-tracy")]
         peer("peer-tracing-tracy", "peer-tracing-tracy", "", || {
             install(registry().with(tracing_tracy::TracyLayer::default()));
@@ -206,14 +211,14 @@ fn null() -> std::fs::File {
 #[cfg(feature = "peer-tracing-perfetto-file")]
 fn install_file(builder: tracing_perfetto_file::PerfettoLayerBuilder) {
     let (layer, guard) = builder.with_debug_annotations().build();
-    // Dropping the guard would end the recording with this function.
+    // The guard is leaked, because dropping it at the end of this function would end the recording.
     std::mem::forget(guard);
     install(registry().with(layer));
 }
 
-/// The crate fastrace, through its layer for `tracing`. When a span ends, it is sent to a thread through a channel.
-/// The channel wakes the thread when it is half full, and drops no span. The thread passes the spans to a reporter,
-/// which discards them.
+/// The crate fastrace, through its layer for `tracing`. When a span ends, fastrace sends the span through a channel to
+/// a thread. The channel wakes the thread when the channel is half full, and drops no span. The thread passes the spans
+/// to a reporter, which discards them.
 #[cfg(feature = "peer-fastrace")]
 mod fastrace {
     use std::hint::black_box;
@@ -226,7 +231,7 @@ mod fastrace {
 
     use crate::subjects::cases;
 
-    /// The number of operations in a request.
+    /// The number of operations in a request, which is a span around these operations.
     const REQUEST: u64 = 100;
 
     struct Discard;
@@ -243,9 +248,10 @@ mod fastrace {
         super::install(registry().with(FastraceCompatLayer::new()));
     }
 
-    /// Runs the operations in *requests*, each within a span. fastrace only records an event within a span, and
-    /// stores it until the span ends. So events outside of a span would be ignored, and events in a single span would
-    /// accumulate. The time of an operation includes a hundredth of two spans.
+    /// Runs the operations in *requests*: groups of operations within a span. fastrace only records an event that is
+    /// within a span, and stores the event until the span ends. So without requests, events would be ignored, and with
+    /// a single request, events would accumulate. A request costs two spans, a hundredth of which is included in the
+    /// time of each operation.
     fn requests(case: fn(u64), n: u64) {
         let mut left = n;
         while left > 0 {
@@ -259,9 +265,9 @@ mod fastrace {
     }
 }
 
-/// Perfetto's SDK, which encodes events on the caller's thread, in memory that is shared with the service. The
-/// service is a thread of this process, and moves the data to a ring buffer that overwrites its oldest data. For
-/// "off" there is no session; for "on" there is a session with the category.
+/// Perfetto's SDK, which encodes events on the caller's thread, in memory that is shared with the service. The service
+/// is a thread of this process, and moves the data to a ring buffer that overwrites its oldest data. In the kind "off",
+/// there is no session. In the other kind, a session records the category of the layer's events.
 #[cfg(feature = "peer-perfetto-sdk")]
 mod perfetto_sdk {
     use perfetto_sdk::tracing_session::TracingSession;
@@ -274,7 +280,7 @@ mod perfetto_sdk {
         let mut session = TracingSession::in_process().expect("a session in this process");
         session.setup(&config());
         session.start_blocking();
-        // Dropping the session would end it with this function.
+        // The session is leaked, because dropping it at the end of this function would end it.
         std::mem::forget(session);
     }
 

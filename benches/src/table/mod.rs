@@ -1,7 +1,7 @@
 //! Tables, and how they are written to a terminal, as Markdown and as HTML.
 //!
-//! The benches and the report make their tables from a [`Table`], so a number has the same format in all of them. A
-//! cell without a number gives a reason, which is printed below the table.
+//! The benches and the report make their tables from a [`Table`], so a number has the same format in all of them. If a
+//! cell has no number, it has the reason for that, which is printed below the table.
 
 pub(crate) mod number;
 pub(crate) mod workload;
@@ -17,7 +17,7 @@ use crate::catalogue::{Id, Who};
 use crate::row::{Above, Known, Row, Versus};
 use crate::table::number::{count, interval, ratio};
 
-/// A header line and lines of cells.
+/// A table: a header line, and lines of cells.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Table {
     /// The title of the table.
@@ -42,32 +42,33 @@ pub enum Cell {
     Name(String),
     /// The cell has a measured value.
     Value(Value),
-    /// The cell has a ratio with its interval, and how precisely it is known. A published ratio may have no interval.
+    /// The cell has a ratio, its interval, and the precision with which the ratio is known. A ratio without an interval
+    /// is of two published numbers, or of two rows that were not measured in pairs.
     Ratio(f64, Option<(f64, f64)>, Known),
     /// The cell has a count.
     Count(f64),
-    /// The cell has several cells, each with a label.
+    /// The cell is a list of cells, each with a label.
     List(Vec<(String, Cell)>),
 }
 
 /// A median with its interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Value {
-    /// The median.
+    /// The median of the measured values.
     pub median: f64,
-    /// The lower bound.
+    /// The lower bound of the interval.
     pub low: f64,
-    /// The upper bound.
+    /// The upper bound of the interval.
     pub high: f64,
     /// The unit of `median`, `low` and `high`.
     pub unit: String,
     /// How precisely the value is known.
     pub known: Known,
-    /// Whether the value belongs to this workspace. The HTML report highlights such values.
+    /// Whether the value was measured for this workspace's code. The HTML report highlights such values.
     pub own: bool,
 }
 
-/// The reason for a cell without a number in a table of a run that did not measure it.
+/// The reason that a cell shows if the run did not measure its number.
 pub(crate) const NOT_MEASURED: &str = "not measured in this run";
 
 impl Table {
@@ -88,8 +89,8 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Removes each column, except the first, in which every cell only has a reason. The note then has the
-    /// column's name and the reasons.
+    /// Removes each column in which no cell has a number, only reasons. The first column always stays. The name of a
+    /// removed column and the reasons of its cells are added to the note.
     pub fn dense(mut self) -> Self {
         for index in (1..self.columns.len()).rev() {
             let has_none = |row: &Vec<Cell>| matches!(row.get(index), None | Some(Cell::None(_)));
@@ -116,8 +117,8 @@ impl Table {
         self
     }
 
-    /// Returns a table with only these lines and columns, in this order. Lines are selected by the name in
-    /// the first column, and columns by the name in the header.
+    /// Returns a table with only the given lines and columns, in the given order. `lines` has the names that lines have
+    /// in the first column, and `columns` the names of columns in the header.
     pub(crate) fn only(&self, lines: &[String], columns: &[String]) -> Self {
         let places: Vec<usize> =
             columns.iter().filter_map(|name| self.columns.iter().position(|column| column == name)).collect();
@@ -132,7 +133,8 @@ impl Table {
         }
     }
 
-    /// Returns the table as Markdown: the lines, and below them the note and the reasons of cells without a number.
+    /// Returns the table as Markdown: the header and the lines, and below them the note and the reasons why cells have
+    /// no number.
     pub(crate) fn markdown(&self) -> String {
         let reasons = self.reasons();
         let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | ").replace('\n', " "));
@@ -147,15 +149,16 @@ impl Table {
         out
     }
 
-    /// Returns a message about the first malformed line: a line whose number of cells differs from the number of
-    /// columns.
+    /// Returns a message about the first line whose number of cells differs from the number of columns, or `None` if
+    /// there is no such line.
     pub fn hole(&self) -> Option<String> {
         let line = self.rows.iter().find(|row| row.len() != self.columns.len())?;
         let cells: Vec<String> = line.iter().map(Cell::to_string).collect();
         Some(format!("the table \"{}\" has a hole: {}", self.title, cells.join(" | ")))
     }
 
-    /// Returns the distinct reasons why cells have no number. Their marks are `–a`, `–b`, … in this order.
+    /// Returns the reasons why cells have no number, without duplicates. The marks that stand for the reasons in the
+    /// table are `–a`, `–b`, … in this order.
     pub(crate) fn reasons(&self) -> Vec<&str> {
         let mut all: Vec<&str> = Vec::new();
         for cell in self.rows.iter().flatten() {
@@ -176,7 +179,7 @@ impl Table {
     }
 }
 
-/// Returns the mark that represents a reason in the table.
+/// Returns the mark that a cell shows in place of its number, for the reason `why`.
 fn mark(reasons: &[&str], why: &str) -> String {
     let index = reasons.iter().position(|reason| *reason == why).unwrap_or_default();
     let letter = u8::try_from(index % 26).unwrap_or_default() + b'a';
@@ -184,7 +187,7 @@ fn mark(reasons: &[&str], why: &str) -> String {
 }
 
 impl Value {
-    /// Makes a value in nanoseconds that does not belong to this workspace.
+    /// Makes a value in nanoseconds that was not measured for this workspace's code.
     pub(crate) fn times(low: f64, median: f64, high: f64) -> Self {
         Self { median, low, high, unit: "ns".to_owned(), known: Known::Well, own: false }
     }
@@ -196,7 +199,7 @@ impl Value {
 }
 
 impl Cell {
-    /// Makes a cell from a measured row, or a cell that says that the row was not measured.
+    /// Makes a cell from a measured row (a result). For `None`, makes a cell that says that the row was not measured.
     pub fn value(row: Option<&Row>) -> Self {
         let Some(row) = row else { return Self::not_measured() };
         Self::Value(Value {
@@ -214,7 +217,7 @@ impl Cell {
         Self::none(NOT_MEASURED)
     }
 
-    /// Makes a cell without a number, with a reason.
+    /// Makes a cell that has a reason in place of a number.
     pub fn none(why: impl Into<String>) -> Self {
         Self::None(why.into())
     }
@@ -224,7 +227,7 @@ impl Cell {
         Self::Value(Value::times(time.low, time.ns, time.high))
     }
 
-    /// Makes a cell from a ratio, or a cell with the reason `why` if there is none.
+    /// Makes a cell from a ratio, or a cell with the reason `why` if there is no ratio.
     pub fn ratio(versus: Option<&Versus>, why: &str) -> Self {
         versus.map_or_else(|| Self::none(why), |v| Self::Ratio(v.ratio, Some((v.low, v.high)), v.known()))
     }
@@ -234,12 +237,12 @@ impl Cell {
         Self::Ratio(ratio, None, Known::Well)
     }
 
-    /// Makes a cell from a count, or a cell with the reason `why` if there is none.
+    /// Makes a cell from a count, or a cell with the reason `why` if there is no count.
     pub fn count(count: Option<f64>, why: &str) -> Self {
         count.map_or_else(|| Self::none(why), Self::Count)
     }
 
-    /// Makes a cell from several labelled cells, or a cell with the reason `why` if there are none.
+    /// Makes a cell that is a list of labelled cells, or a cell with the reason `why` if the list is empty.
     pub(crate) fn list(all: Vec<(String, Self)>, why: &str) -> Self {
         if all.is_empty() { Self::none(why) } else { Self::List(all) }
     }
@@ -249,12 +252,12 @@ impl Cell {
         Self::Text(text.into())
     }
 
-    /// Makes a cell of the name of a case.
+    /// Makes a cell with the name of a case (a measured operation).
     pub fn name(name: impl Into<String>) -> Self {
         Self::Name(name.into())
     }
 
-    /// Formats the cell. In place of a missing number, writes the mark of the reason.
+    /// Formats the cell. If the cell has no number, returns the mark that stands for the reason.
     fn said(&self, reasons: &[&str]) -> String {
         match self {
             Self::None(why) => mark(reasons, why),
@@ -297,13 +300,13 @@ impl fmt::Display for Cell {
     }
 }
 
-/// The maximum number of counts that a row shows in a long table.
+/// The maximum number of counts that a long table shows for a row.
 pub(crate) const COUNTS: usize = 5;
 
-/// Makes a table of rows without further grouping.
+/// Makes a table with a line for each row (measured result), in the given order.
 pub fn of_rows<'a>(title: &str, rows: impl IntoIterator<Item = &'a Row>) -> Table {
     /// A column: its name, a function that returns whether a row has a value for the column, and a function that makes
-    /// the cell of a row.
+    /// the column's cell for a row.
     type Column = (&'static str, fn(&Row) -> bool, fn(&Row) -> Cell);
     const UNCOUNTED: &str = "not counted";
     const UNCOMPARED: &str = "compared with nothing";
@@ -345,20 +348,21 @@ pub fn of_rows<'a>(title: &str, rows: impl IntoIterator<Item = &'a Row>) -> Tabl
     table
 }
 
-/// Returns the first counts of a row that are not zero. `report.json` has all counts.
+/// Returns the first `most` counts of a row that are not zero, each as a cell with the count's name. `report.json` has
+/// all counts.
 pub(crate) fn counted_of(row: &Row, most: usize) -> Vec<(String, Cell)> {
     let there = row.counts.iter().filter(|(_, n)| **n != 0.0);
     there.take(most).map(|(what, n)| (what.clone(), Cell::Count(*n))).collect()
 }
 
-/// Returns the name of the row with which `id` is compared. If both ids name the same operation, returns only the name
-/// of the implementation.
+/// Returns a name for the row `base`, with which the row `id` is compared. If both rows measure the same operation, the
+/// name is only that of the implementation.
 fn named_base(id: &str, base: &str) -> String {
     let (mine, theirs) = (Id::of(id), Id::of(base));
     if mine.name == theirs.name { theirs.who.name().to_owned() } else { base.to_owned() }
 }
 
-/// The maximum number of characters in a line of cells.
+/// The maximum number of characters in a printed line of cells.
 pub const WIDTH: u16 = 120;
 
 impl fmt::Display for Table {
@@ -381,7 +385,7 @@ impl fmt::Display for Table {
             let left = index == 0 || self.rows.iter().any(is_words);
             column.set_cell_alignment(if left { CellAlignment::Left } else { CellAlignment::Right });
             column.set_padding((0, 2));
-            // Ids are not wrapped. Other cells wrap between words.
+            // The ids of rows are not wrapped. Other cells are wrapped between words.
             let names = self.rows.iter().filter_map(|row| match row.first() {
                 Some(Cell::Name(name)) if index == 0 => Some(name),
                 _ => None,

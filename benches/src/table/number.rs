@@ -9,8 +9,8 @@ pub(crate) fn time(ns: f64) -> String {
     format!("{} {unit}", digits(scaled))
 }
 
-/// Formats a median and its interval in the median's unit. Returns the median, the range and the unit as separate
-/// texts. The first two texts do not contain the unit.
+/// Formats a median and its interval. Times get a unit that suits the median. Returns three texts: the median, the
+/// range of the interval, and the unit. The first two texts do not contain the unit.
 pub(crate) fn interval(median: f64, low: f64, high: f64, unit: &str) -> (String, String, String) {
     let (divisor, unit) = if unit == "ns" {
         let (scaled, unit) = scale(median);
@@ -24,8 +24,8 @@ pub(crate) fn interval(median: f64, low: f64, high: f64, unit: &str) -> (String,
     (f(median), format!("{}{between}{}", f(low), f(high)), unit)
 }
 
-/// Formats a number without decimals from 100 on, with one from 10 on, with two from 0.1 on, with three from 0.001 on,
-/// and with five below.
+/// Formats a number with a number of decimals that depends on its size: none from 100 on, one from 10 on, two from 0.1
+/// on, three from 0.001 on, and five below 0.001.
 pub(crate) fn digits(x: f64) -> String {
     let places = places(x);
     format!("{x:.places$}")
@@ -60,8 +60,8 @@ pub(crate) fn ratio(r: f64) -> String {
     }
 }
 
-/// Formats a ratio for a place that has no room for its interval. If the interval is wide (over 5 % to a side), the
-/// text has it nevertheless.
+/// Formats a ratio without its interval, for places with little room. If the interval is wide (it reaches more than 5 %
+/// below or above the ratio), the text also has the interval.
 pub(crate) fn versus(of: &Versus) -> String {
     let is_wide = Interval::from(*of).relative() > NOISY_RATIO;
     let range = if is_wide { format!(" ({}–{})", ratio(of.low), ratio(of.high)) } else { String::new() };
@@ -87,7 +87,7 @@ pub(crate) fn percent(part: f64) -> String {
     }
 }
 
-/// Formats a coordinate for an SVG attribute.
+/// Formats a coordinate for an SVG attribute, with at most one decimal.
 pub(crate) fn coordinate(x: f64) -> String {
     let text = format!("{x:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)

@@ -6,7 +6,8 @@ use super::{COUNTS, Cell, Table, Value, counted_of, of_rows};
 use crate::catalogue::Id;
 use crate::row::Row;
 
-/// Makes the tables of a workload: the cost that each mode adds to each case, and all other rows.
+/// Makes the two tables of a workload. The first has the cost that each mode (configuration of
+/// instrumentation and tracing) adds to each case. The second has all other rows.
 pub(crate) fn of_workload(name: &str, rows: &[Row]) -> [Table; 2] {
     let base = base(rows);
     let table = added(name, rows, base);
@@ -21,7 +22,8 @@ pub(crate) fn of_workload(name: &str, rows: &[Row]) -> [Table; 2] {
     [table.dense(), others]
 }
 
-/// Returns the mode with which the others are compared: the mode that most rows name.
+/// Returns the mode with which the other modes are compared: the mode that the most rows name as
+/// the base of a comparison.
 pub(crate) fn base(rows: &[Row]) -> &str {
     let mut named: BTreeMap<&str, usize> = BTreeMap::new();
     for base in rows.iter().flat_map(|row| row.above.keys()) {
@@ -30,7 +32,8 @@ pub(crate) fn base(rows: &[Row]) -> &str {
     named.iter().max_by_key(|(_, n)| **n).map(|(base, _)| *base).unwrap_or_default()
 }
 
-/// Makes the table of the costs that each mode adds to the mode `base` in each case.
+/// Makes the table of the costs that each mode has in addition to the cost of the mode `base`, for
+/// each case.
 pub(crate) fn added(name: &str, rows: &[Row], base: &str) -> Table {
     let (mut cases, mut modes) = (Vec::new(), Vec::new());
     let compared = rows.iter().filter(|row| row.above.contains_key(base));

@@ -1,18 +1,18 @@
-//! A client of the system's tracing service: it makes the service record programs and the kernel into a file, and
-//! lists the connected producers.
+//! A client of the system's tracing service: this client makes the service record programs and the kernel into a file,
+//! and lists the producers that are connected to the service.
 //!
 //! # Protocol
 //!
 //! Perfetto's service listens on a second socket for *consumers*. A consumer invokes methods of the `ConsumerPort`
-//! interface, in the same frames as on the producer's socket (`atrace_perfetto::wire`). A session is one
-//! `EnableTracing` request, which carries the trace configuration and the file. The service itself writes to the file,
-//! so packets never pass through this process. The service replies to the request when the session ends.
+//! interface, in the same frames as on the producer's socket (`atrace_perfetto::wire`). One `EnableTracing` request,
+//! which carries the trace configuration and the file's descriptor, starts a session. The service itself writes to the
+//! file, so packets never pass through this process. The service replies to `EnableTracing` when the session ends.
 //!
 //! # Time limits
 //!
-//! Every wait for a reply has a limit: `PATIENCE` for all waits together until the recording has begun, the same time
-//! again for the flush at the end of the recording, and `PATIENCE_AT_END` for the end itself. If the service does not
-//! answer in time, the functions return an error.
+//! The time to wait for replies is limited: to `PATIENCE` for all replies together until the recording has begun, to
+//! `PATIENCE` again for the flush at the end of the recording, and to `PATIENCE_AT_END` for the end itself. If the
+//! service does not answer in time, the functions return an error.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,10 +26,11 @@ use atrace_perfetto::wire::{self, Body, FRAME_MAX, Method, PREFIX};
 use crate::escape::shown;
 use crate::service::{bytes, number, source_config};
 
-/// The time limit for all replies together until a recording has begun, and for the flush at its end.
+/// The time limit for all replies together until a recording has begun. Also the time limit for the flush at the end of
+/// the recording.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The time limit for the end of a recording. It is longer than the five seconds that a service gives its producers to
-/// stop.
+/// The time limit for the end of a recording. This limit is longer than the five seconds that a service gives its
+/// producers to stop.
 const PATIENCE_AT_END: Duration = Duration::from_secs(6);
 /// The maximum number of bytes that the service may send before a reply is complete.
 const REPLY_MAX: usize = 4 << 20;
@@ -47,7 +48,8 @@ const FLUSH_MS: u64 = 2000;
 pub struct Wanted {
     /// The size of the service's buffer, in KiB.
     pub buffer_kib: u64,
-    /// Patterns for the names of the producers; `*` matches any text. If empty, all producers are recorded.
+    /// Patterns for the names of the producers; `*` matches any text. If there are no patterns, all producers are
+    /// recorded.
     pub producers: Vec<String>,
     /// Apps that use ATrace and that the service should switch on. The service switches apps on only on Android.
     pub atrace_apps: Vec<String>,
@@ -76,7 +78,7 @@ pub struct Consumer {
     /// The remaining time in which the service must send its replies.
     left: Duration,
     methods: HashMap<Vec<u8>, Method>,
-    /// The number of the `EnableTracing` request. The service answers it when the session has ended.
+    /// The number of the `EnableTracing` request, which the service answers when the session has ended.
     enabled: u64,
     /// The reason why the session ended, if this client did not end it.
     ended: Option<String>,
@@ -87,8 +89,8 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// Returns an error if no service that this process trusts listens, if the service does not answer in time, or if
-    /// its answer is invalid.
+    /// Returns an error if no trusted service listens, if the service does not answer in time, or if its answer is
+    /// invalid.
     pub fn connect() -> io::Result<Self> {
         let (name, trust) = socket::consumers();
         let socket =
@@ -129,8 +131,8 @@ impl Consumer {
         Ok(self.request)
     }
 
-    /// Receives frames until `what` returns a value for a frame. The time that this takes is subtracted from
-    /// `left`; if no time is left, only frames that have already arrived are received.
+    /// Receives frames until `what` returns a value for a frame. The waiting time is subtracted from `left`. If no time
+    /// is left, only frames that have already arrived are received.
     fn receive<T>(&mut self, mut what: impl FnMut(u64, Body<'_>) -> Option<T>) -> io::Result<T> {
         let (had_time, mut received) = (!self.left.is_zero(), 0);
         loop {
@@ -155,7 +157,7 @@ impl Consumer {
             if !is_ready && self.left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            // If a signal ended the wait, nothing may have arrived.
+            // A signal may have ended the wait before any bytes arrived.
             let old = self.inbox.len();
             self.inbox.resize(old + FRAME_MAX, 0);
             let got = self.socket.receive_bytes(&mut self.inbox[old..]);
@@ -211,8 +213,8 @@ impl Consumer {
         self.enabled = self.invoke("EnableTracing", Some(file), |arguments| {
             arguments.message(1, |config| wanted.write(config));
         })?;
-        // The service answers this query after it has set up the session. If it refuses the session, it answers
-        // `EnableTracing` first.
+        // The service answers `QueryCapabilities` after it has set up the session. If the service refuses the session,
+        // it answers `EnableTracing` first.
         let (enabled, asked) = (self.enabled, self.invoke("QueryCapabilities", None, |_| ())?);
         let refused = self.receive(|request, body| match body {
             Body::Reply { reply, .. } if request == enabled => Some(Some(end_of(reply))),
@@ -222,8 +224,8 @@ impl Consumer {
         refused.map_or(Ok(()), |why| Err(io::Error::other(format!("the service refused: {why}"))))
     }
 
-    /// If the recording ended although this client did not end it, returns the reason: for example, the service has
-    /// exited, or its disk is full. This function does not wait.
+    /// Returns the reason why the recording ended, if this client did not end it: for example, the service has exited,
+    /// or its disk is full. Returns `None` while the recording runs. This function does not wait.
     pub fn ended(&mut self) -> Option<&str> {
         let enabled = self.enabled;
         if self.ended.is_none() {
@@ -257,8 +259,8 @@ impl Consumer {
         })?;
         match self.replies(flushed, |_| ()) {
             Err(e) if e.kind() == io::ErrorKind::TimedOut => return Err(e),
-            // A producer that has just exited does not answer, which fails the flush. Its packets are recorded
-            // nevertheless.
+            // The flush fails if a producer has just exited and so does not answer. The packets of that producer are
+            // recorded nevertheless.
             _ => {}
         }
         self.left = PATIENCE_AT_END;
@@ -280,7 +282,7 @@ impl Wanted {
         config.message(2, |source| {
             source.message(1, |source| source_config(source, 0, false));
             for pattern in &self.producers {
-                // The whole name, or the part after one of its slashes.
+                // The pattern may match the whole name, or the part after one of the slashes in the name.
                 source.bytes(3, format!("(.*/)?{}", regex(pattern)).as_bytes());
             }
         });
@@ -313,7 +315,7 @@ fn too_long() -> io::Error {
     io::Error::other("the request is too long")
 }
 
-/// Returns the service's reason for the failure of a session that has ended, escaped for a terminal. The text is
+/// Returns the reason that the service gives for the failure of an ended session, escaped for a terminal. The text is
 /// empty if the session did not fail.
 fn fault_of(reply: &[u8]) -> String {
     let fault = bytes(reply, 3);
@@ -321,7 +323,7 @@ fn fault_of(reply: &[u8]) -> String {
 }
 
 /// Returns the reason why the service has ended a session that this client did not end. (If the service can't write the
-/// file, it gives no reason.)
+/// file, the service gives no reason.)
 fn end_of(reply: &[u8]) -> String {
     let fault = fault_of(reply);
     if fault.is_empty() { "it does not say why; the disk may be full".to_owned() } else { fault }

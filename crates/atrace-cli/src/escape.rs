@@ -1,14 +1,14 @@
-//! Escapes text that other users chose, for a terminal and for a shell.
+//! Escapes text that other users chose, so that it can be printed on a terminal or used in a shell command.
 //!
-//! The names of processes, patterns and paths of other users may contain anything: control sequences for the
-//! terminal, line ends that forge a line of the output, quotes that end a word of a shell command. The command and
-//! the doctor escape all such text before they print it.
+//! Process names, patterns and paths of other users may contain any bytes: control sequences for the terminal, line
+//! ends that forge a line of the output, or quotes that end a word of a shell command. The command and the doctor
+//! escape all such text before they print it.
 
 use std::fmt::{self, Write as _};
 
-/// Displays a text of another user on one line, and escapes all characters that are not printable.
+/// Returns a display of another user's text on one line, in which all characters that are not printable are escaped.
 ///
-/// Control characters, line ends, marks of direction and of zero width, and bytes that are not UTF-8 are escaped
+/// Control characters, line ends, direction marks, zero-width characters, and bytes that are not UTF-8 are escaped
 /// (`\x1b`, `\u{202e}`). A backslash is not escaped: the result is for human readers and can't be decoded.
 ///
 /// # Examples
@@ -74,7 +74,7 @@ pub fn quoted<T: AsRef<[u8]> + ?Sized>(text: &T) -> String {
                 match byte {
                     b'\\' | b'\'' => word.extend(['\\', char::from(byte)]),
                     b' '..=b'~' => word.push(char::from(byte)),
-                    // Always three digits, because the next character may be a digit, too.
+                    // The escape always has three digits, because the next character may be a digit, too.
                     _ => {
                         let _ = write!(word, "\\{byte:03o}");
                     }

@@ -1,8 +1,8 @@
-//! The command `atrace` and its parts, for tests, benches and other programs that record.
+//! The command `atrace` and its parts. Tests, benches and other programs that record traces use the parts.
 //!
 //! - [`doctor`]: explains why nothing is traced;
 //! - [`service`]: a tracing service for a few programs, which speaks Perfetto's protocol;
-//! - [`consumer`]: a client of the system's tracing service, which starts and stops its recordings;
+//! - [`consumer`]: a client that starts and stops recordings of the system's tracing service;
 //! - [`tracefs`]: instances of the kernel's trace buffer;
 //! - [`escape`]: makes text of other users safe to print;
 //! - [`main`]: the command itself.
@@ -14,7 +14,7 @@
 //!
 //! # Features
 //!
-//! - `perfetto` (default): [`doctor::examine_program`] examines a program that has Perfetto's backend.
+//! - `perfetto` (default): [`doctor::examine_program`] assumes that the program has Perfetto's backend.
 //!
 //! This library is for Linux and Android. On other systems it is empty.
 #![cfg(any(target_os = "linux", target_os = "android"))]

@@ -1,8 +1,9 @@
 //! The program `atrace`. Its code is in the library [`atrace_cli`].
 
-/// Prevents the command itself from being traced: the crate `atrace` opens no file and creates no property store at
-/// load. The linker puts the functions of sections with a number in their name before the functions of other sections,
-/// and the loader runs the functions in that order, so this function runs before `atrace`'s own constructor.
+/// A constructor that prevents the command itself from being traced: after it has run, the crate `atrace` opens no file
+/// and creates no property store at load. So it must run before the constructor of the crate `atrace`. The linker puts
+/// `.init_array` sections with a number in their name first, and the loader runs the constructors in the order of the
+/// sections.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[used]
 #[expect(

@@ -1,8 +1,8 @@
-//! Does work for many users at once, each with the rights of its user (`atrace_sys::privsep`).
+//! Does work for many users at once, and does each user's work with that user's rights (`atrace_sys::privsep`).
 //!
 //! Each piece of work is done in a child process with the user's ids. Each child has its own time limit, and up to
 //! sixteen children run at once. So no user can prevent the work for other users. There is also a time limit for all
-//! users together; work that was not started within this limit is not done, and an error is reported.
+//! users together. Work that was not started within this limit is not done, and an error is reported for it.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use atrace_sys::privsep::{User, Worker, answers};
 
 /// The number of children that run at the same time.
 const TOGETHER: usize = 16;
-/// The time after which no further child is started. The limit is needed because each user id gets children of its own,
-/// and one person can own thousands of ids.
+/// The time after which no further child is started. Without this limit, the work could take arbitrarily long, because
+/// each user id gets children of its own, and one person can own thousands of user ids.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Does the work of each task in a child, and passes the answers to `done`, with the time that each task
+/// Does the work of each task in a child process. Passes each task's answer to `done`, with the time that the task
 /// took.
 ///
 /// `user` returns the user whose ids the child gets, and the time that is left for this user. A task is not started if

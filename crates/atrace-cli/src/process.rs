@@ -2,7 +2,7 @@
 //! command.
 //!
 //! A process may end at any moment, so every value may be missing. The process's user controls the content and length
-//! of most files, so each file is read up to a limit. Symbolic links are read but not followed.
+//! of most of these files, so each file is read only up to a limit. Symbolic links are read but not followed.
 
 use std::ffi::{CString, OsString};
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::escape::shown;
 
 /// The maximum number of bytes that are read of a process's `cmdline`.
 const CMDLINE: u64 = 4095;
-/// The maximum number of bytes that are read of another file of a process.
+/// The maximum number of bytes that are read of any other file of a process in `/proc`.
 const SMALL: u64 = 1 << 16;
 /// The maximum number of bytes that are read of a process's `environ`.
 const ENVIRONMENT: u64 = 1 << 20;
@@ -24,7 +24,7 @@ const MAPS: u64 = 4 << 20;
 /// The maximum number of a process's descriptors that are listed.
 const DESCRIPTORS: usize = 1 << 16;
 
-/// The type of the entry of the auxiliary vector which says whether a program runs in secure mode
+/// The type of the auxiliary vector's entry that says whether a program runs in secure mode
 /// (`getauxval(3)`). The number is the same on every architecture.
 const AT_SECURE: usize = 23;
 
@@ -51,7 +51,7 @@ impl Process {
         fs::metadata(self.path("")).ok().map(|data| data.uid())
     }
 
-    /// Reads one of the process's files, up to its limit.
+    /// Reads one of the process's files in `/proc`, up to the size limit for this file.
     pub(crate) fn read(self, file: &str) -> Option<Vec<u8>> {
         let most = match file {
             "cmdline" => CMDLINE,
@@ -69,12 +69,13 @@ impl Process {
         fs::read_link(self.path(file)).ok()
     }
 
-    /// Reads `/proc/PID/status`. The kernel writes this file, so its values can be trusted, except for the name.
+    /// Reads `/proc/PID/status`. The kernel writes this file, so its values can be trusted, except for the process's
+    /// name.
     pub(crate) fn status(self) -> Option<Status> {
         Some(Status(String::from_utf8_lossy(&self.read("status")?).into_owned()))
     }
 
-    /// Returns the name with which app patterns are compared: the first line of argv\[0\], including its line end.
+    /// Returns the name that is compared with app patterns: the first line of argv\[0\], including its line end.
     /// Returns `None` if there is no name, as for a thread of the kernel.
     pub(crate) fn argv0(self) -> Option<CString> {
         let text = self.read("cmdline")?;
@@ -83,7 +84,7 @@ impl Process {
         CString::new(name.get(..end)?).ok().filter(|name| !name.is_empty())
     }
 
-    /// Returns the last part of argv\[0\].
+    /// Returns the last path component of [`argv0`](Self::argv0).
     pub(crate) fn program_name(self) -> Option<String> {
         Some(self.argv0()?.to_string_lossy().rsplit('/').next()?.to_owned())
     }
@@ -93,13 +94,14 @@ impl Process {
         Environment(self.read("environ").unwrap_or_default())
     }
 
-    /// Returns the address at which the process's environment ends. Returns `None` while the process begins to execute
-    /// a program, until the kernel has stored the environment; until then, `environ` is empty. Also returns `None` for
-    /// threads of the kernel, for processes that have ended, and for processes that this user may not examine.
+    /// Returns the address at which the process's environment ends. When a process begins to execute a program, this
+    /// function returns `None` until the kernel has stored the environment; until then, `environ` is empty, too. Also
+    /// returns `None` for threads of the kernel, for processes that have ended, and for processes that this user may
+    /// not examine.
     pub(crate) fn environment_end(self) -> Option<u64> {
         let stat = String::from_utf8_lossy(&self.read("stat")?).into_owned();
-        // The 51st value. The second is the name, which may contain parentheses; the others are numbers, except the
-        // third.
+        // The address is the 51st value. The second value is the name, which may contain parentheses. All other values
+        // except the third are numbers.
         let (_, behind_name) = stat.rsplit_once(") ")?;
         behind_name.split(' ').nth(51 - 3)?.trim().parse().ok().filter(|end| *end != 0)
     }
@@ -127,7 +129,7 @@ impl Process {
         self.argv0().is_some_and(|name| matches(pattern.as_bytes(), name.to_bytes()))
     }
 
-    /// Returns a variable of the environment with which the process was started.
+    /// Returns the value that an environment variable had when the process was started.
     pub(crate) fn variable(self, name: &str) -> Option<OsString> {
         self.environment().get(name).map(|value| OsString::from_vec(value.to_vec()))
     }
@@ -139,7 +141,7 @@ impl Process {
     }
 }
 
-/// The content of `/proc/PID/status`. The kernel escapes line ends in the name.
+/// The content of `/proc/PID/status`. The kernel escapes line ends in the process's name.
 pub(crate) struct Status(String);
 
 impl Status {
@@ -172,7 +174,7 @@ pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     texts.is_some_and(|(pattern, name)| atrace_sys::process::matches_name(&pattern, &name))
 }
 
-/// Returns all processes except this one, by their process ids.
+/// Returns all processes except this one, sorted by their process ids.
 pub(crate) fn all() -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let all = entries.filter_map(|entry| Some(Process(entry.file_name().to_str()?.parse().ok()?)));
@@ -203,7 +205,7 @@ pub(crate) fn matching(patterns: &[String]) -> Vec<Process> {
     all
 }
 
-/// Returns a message which says that no process matches the patterns, and which names similar processes.
+/// Returns a message that no process matches the patterns. The message also names processes with similar names.
 pub(crate) fn none_matches(patterns: &[String]) -> String {
     let mut text = format!("no running process matches {}", shown(&patterns.join(" or ")));
     let like = |process: &Process| {

@@ -8,21 +8,21 @@
 //! chunk   u32 number, u16 writer, u16 count of packets and flags, packets
 //! ```
 //!
-//! A chunk goes through these states: the producer takes a free chunk ([`take`]) and completes it ([`complete`]); the
-//! service reads it ([`begin_reading`]) and frees it ([`free`]). When the service frees the last chunk of a page, it
-//! clears the whole word of the page, so that the page can be divided anew. The producer that takes the first chunk of
-//! a page sets the layout. Otherwise each side changes only the bits of its own chunk. All changes are atomic
-//! read-modify-write operations.
+//! A chunk goes through its states in this order: the producer takes a free chunk ([`take`]) and completes it
+//! ([`complete`]); the service reads it ([`begin_reading`]) and frees it ([`free`]). When the service frees the last
+//! chunk of a page that was in use, it clears the whole header word of the page, so that the page can be divided anew.
+//! The producer sets the layout when it takes the first chunk of a page. Apart from these two cases, the producer and
+//! the service change only the two state bits of one chunk. All changes are atomic read-modify-write operations.
 //!
-//! A faulty or hostile process may have written any value to a word. So a word is used only to choose among chunks that
-//! exist.
+//! A faulty or hostile process may have written any value to a header word. So the functions here accept any value of a
+//! word, and use it only to select chunks that exist.
 //!
 //! Source: Perfetto's `shared_memory_abi.h`.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// The size of a page, in bytes. The smallest chunks of a page must hold a thread's first packets; the largest chunk
-/// must be full before it holds [`PACKETS_MAX`] packets.
+/// The size of a page, in bytes. This size meets two requirements: even the smallest chunk of a page has room for a
+/// thread's first packets, and the largest chunk is full before it has more than [`PACKETS_MAX`] packets.
 pub const PAGE: usize = 8192;
 /// The size of the header at the start of a page, in bytes.
 pub const PAGE_HEADER: usize = 8;
@@ -33,12 +33,13 @@ pub const CHUNKS_MAX: u32 = 14;
 /// The maximum number of packets of a chunk. The count in the chunk's header has ten bits.
 pub const PACKETS_MAX: u16 = 1023;
 
-/// A flag of a chunk, stored above the count of its packets: the first packet began in the writer's previous
-/// chunk.
+/// A flag in a chunk's header, in the bits above the count of packets. It means that the chunk's first packet began in
+/// the writer's previous chunk.
 pub const CONTINUES: u16 = 1;
-/// A flag of a chunk, as [`CONTINUES`]: the last packet continues in the writer's next chunk.
+/// A flag in a chunk's header, like [`CONTINUES`]. It means that the chunk's last packet continues in the writer's next
+/// chunk.
 pub const GOES_ON: u16 = 2;
-/// The lowest bit of the flags, above the count of packets.
+/// The position of the lowest flag in the 16-bit number that holds the count of packets and the flags.
 pub const FLAGS_SHIFT: u32 = 10;
 
 const LAYOUT_SHIFT: u32 = 28;
@@ -84,12 +85,12 @@ impl Layout {
     }
 }
 
-/// Returns the size of a chunk if a page of this size is divided into `chunks`.
+/// Returns the size of a chunk, including its header, if a page of `page` bytes is divided into `chunks` chunks.
 pub const fn chunk_size(page: usize, chunks: u32) -> usize {
     ((page - PAGE_HEADER) / chunks as usize) & !3
 }
 
-/// Returns the number of chunks into which a page with this word is divided, or 0 if the page is not divided.
+/// Returns the number of chunks into which a page with this header word is divided, or 0 if the page is not divided.
 pub const fn chunks_of(word: u32) -> u32 {
     match (word & LAYOUT_MASK) >> LAYOUT_SHIFT {
         1 => 1,
@@ -101,8 +102,8 @@ pub const fn chunks_of(word: u32) -> u32 {
     }
 }
 
-/// For the producer: takes a free chunk of a page with this layout, and first divides the page if necessary. Returns
-/// the chunk's index, or `None` if the page has another layout or no free chunk.
+/// For the producer: takes a free chunk of a page with this layout. If the page is not divided yet, divides it first.
+/// Returns the chunk's index, or `None` if the page has another layout or no free chunk.
 pub fn take(header: &AtomicU32, layout: Layout) -> Option<u32> {
     let mut word = header.load(Ordering::Relaxed);
     loop {
@@ -113,7 +114,7 @@ pub fn take(header: &AtomicU32, layout: Layout) -> Option<u32> {
         };
         let chunk = (0..layout.chunks()).find(|chunk| state(divided, *chunk) == 0)?;
         let taken = divided | BEING_WRITTEN << (2 * chunk);
-        // Acquire: pairs with `free`. The service has read the chunk's former content.
+        // Acquire: pairs with the release in `free`, so the service has finished reading the chunk's former content.
         match header.compare_exchange_weak(word, taken, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => return Some(chunk),
             Err(present) => word = present,
@@ -123,7 +124,7 @@ pub fn take(header: &AtomicU32, layout: Layout) -> Option<u32> {
 
 /// For the producer: marks a chunk as complete.
 pub fn complete(header: &AtomicU32, chunk: u32) {
-    // Release: a reader that sees the state also sees the packets.
+    // Release: a thread that sees the chunk's new state also sees the packets in the chunk.
     header.fetch_or((COMPLETE ^ BEING_WRITTEN) << (2 * chunk), Ordering::Release);
 }
 
@@ -145,7 +146,7 @@ pub fn free(header: &AtomicU32, chunk: u32) {
         if freed & STATES == 0 {
             freed = 0;
         }
-        // Release: all of it was read before a producer can write there again.
+        // Release: the service has read the whole chunk before a producer can write to the chunk again.
         match header.compare_exchange_weak(word, freed, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return,
             Err(present) => word = present,
@@ -153,12 +154,12 @@ pub fn free(header: &AtomicU32, chunk: u32) {
     }
 }
 
-/// Returns whether the producer is writing the chunk or has completed it.
+/// Returns whether the producer is writing or has completed this chunk of a page with the header word `word`.
 pub const fn is_in_use(word: u32, chunk: u32) -> bool {
     matches!(state(word, chunk), BEING_WRITTEN | COMPLETE)
 }
 
-/// Returns whether all chunks of a page with this word are free.
+/// Returns whether all chunks of a page with this header word are free.
 pub const fn is_all_free(word: u32) -> bool {
     word & STATES == 0
 }

@@ -1,10 +1,10 @@
 //! Encodes typed arguments of an event, in a buffer on the stack.
 //!
-//! Arguments are encoded before the thread is pinned and before shared memory is touched, because formatting a value
-//! runs code of the program. That code may write events, panic or fork. Only arguments of any length ([`put_scalar`],
-//! [`put_text`]) are encoded later: they need no formatting and no buffer. The buffer has a fixed size (`ARGS_MAX`). A
-//! text that does not fit is cut and ends in `…`; arguments that do not fit are left out, and their number is the value
-//! of an additional argument, `left_out`.
+//! Arguments are encoded before the thread is pinned (`pin.rs`) and before shared memory is touched, because formatting
+//! a value runs code of the program. That code may write events, panic or fork. Only the arguments of long events
+//! ([`put_scalar`], [`put_text`]) are encoded later, directly into the packet: they need neither formatting nor this
+//! buffer. The buffer has a fixed size (`ARGS_MAX`). A text that does not fit is cut and ends in `…`. Arguments that do
+//! not fit are left out; an additional argument, `left_out`, then has their number as its value.
 
 #![expect(unsafe_code, reason = "the buffer on the stack is not initialised before use")]
 
@@ -20,17 +20,18 @@ use crate::proto::{Writer, varint_len};
 pub(crate) const ARGS_MAX: usize = 2048;
 /// The number of bytes that are reserved for the argument `left_out`.
 const LEFT_OUT_ROOM: usize = 24;
-/// The maximum number of bytes that an argument needs in addition to its texts.
+/// The maximum number of bytes that an argument needs in addition to the texts of its name and value.
 const HEAD_ROOM: usize = 32;
-/// The maximum length of an argument's value that is a text, in bytes.
+/// The maximum length of an argument's text value, in bytes.
 const VALUE_MAX: usize = 1000;
-/// The maximum length of a name or value that is written uncut, in several chunks if necessary, in bytes.
+/// The maximum length in bytes of an event's name or an argument's text in an event that may take several chunks. A
+/// longer text is cut.
 pub const WHOLE_MAX: usize = 64 << 10;
-/// A bit of [`Encoder::left_out`]: a text was cut.
+/// A bit of [`Encoder::left_out`], which is set if a text was cut.
 const IS_CUT: u32 = 1 << 31;
 /// The maximum length in bytes of the name of a track, and of the name that an event of
-/// [`Traced`](crate::event::Traced) has in place of its callsite's name. The name of a long event is cut to this
-/// length, too, if the event may not take several chunks.
+/// [`Traced`](crate::event::Traced) has in place of its callsite's name. If a long event must not take several chunks,
+/// its name is cut to this length, too.
 pub const TRACK_NAME_MAX: usize = 1024;
 /// The maximum length of the name of an argument, in bytes.
 pub(crate) const NAME_MAX: usize = 64;
@@ -97,7 +98,7 @@ pub struct Encoder {
     /// The encoded bytes. Only the first `len` bytes are initialised.
     bytes: [MaybeUninit<u8>; ARGS_MAX],
     len: usize,
-    /// The last position at which the present text may end, so that [`CUT`] still fits behind it. The value is 0 after
+    /// The last position at which the text that is being written may end, so that [`CUT`] still fits behind it; 0 after
     /// the text was cut.
     limit: usize,
     /// How many arguments were left out, together with the bit [`IS_CUT`].
@@ -120,7 +121,8 @@ impl Encoder {
     /// Creates an encoder without arguments.
     #[inline(always)]
     pub fn new() -> Self {
-        // Each element is a constant of its own. If the array were one constant, all of it would be copied here.
+        // Each element is a constant of its own. If the whole array were one constant, the compiler would copy all of
+        // its bytes here.
         Self { bytes: [const { MaybeUninit::uninit() }; ARGS_MAX], len: 0, limit: 0, left_out: 0 }
     }
 
@@ -160,7 +162,7 @@ impl Encoder {
         self.put([value as u8]);
     }
 
-    /// Writes the length of the bytes from `start` on into the two bytes before `start`.
+    /// Writes a length into the two bytes before `start`: the number of encoded bytes from `start` on.
     #[inline(always)]
     fn close(&mut self, start: usize) {
         let len = self.len - start;
@@ -174,7 +176,7 @@ impl Encoder {
     #[inline(always)]
     fn argument(&mut self, key: Key<'_>, value: impl FnOnce(&mut Self)) {
         let start = self.len + 3;
-        // debug_annotations: its length, which is filled in later, and the name.
+        // The field debug_annotations: its length, which `close` fills in later, and the argument's name.
         match key {
             Key::Interned(site, at) if self.room() >= HEAD_ROOM => {
                 let number = key_number(site, at);
@@ -231,15 +233,16 @@ impl Encoder {
         self.text(key, |encoder| _ = encoder.write_str(value));
     }
 
-    /// Adds a formatted value. If the formatting panics, the value is the text that was written before, followed by
-    /// `<panicked>` if there is room.
+    /// Adds a formatted value. If the formatting panics, the value is the text that was written before the panic,
+    /// followed by `<panicked>` if there is room.
     ///
     /// Returns false if the formatting panicked.
     #[inline]
     pub fn formatted(&mut self, key: Key<'_>, value: fmt::Arguments<'_>) -> bool {
         let mut is_whole = true;
         self.text(key, |encoder| {
-            // An error means that the text was cut, or that the value gave up. The text written so far stays.
+            // An error means that the text was cut, or that the value's own code returned an error. The text that was
+            // written so far stays.
             if is_caught(|| _ = encoder.write_fmt(value)) {
                 is_whole = false;
                 let _ = encoder.write_str(PANICKED);
@@ -248,7 +251,8 @@ impl Encoder {
         is_whole
     }
 
-    /// Makes the event part of the flow with this number. If there is no room, the flow is left out and not counted.
+    /// Makes the event part of the flow with this number. If there is no room, the flow is left out, and is not counted
+    /// in the argument `left_out`.
     #[inline]
     pub fn flow(&mut self, number: u64) {
         if self.room() >= FLOW_ROOM {
@@ -320,7 +324,7 @@ impl Encoder {
 /// Appends text to the value that is being written. Text that does not fit is cut, and `…` marks the cut.
 impl fmt::Write for Encoder {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // The rare cases are in another function, so this one needs no stack frame.
+        // The rare cases are in `write_long`, so this function needs no stack frame.
         if text.len() >= SHORT || self.len + text.len() > self.limit {
             return self.write_long(text);
         }
@@ -332,7 +336,7 @@ impl fmt::Write for Encoder {
     }
 }
 
-/// A function that gets encoded bytes, piece by piece.
+/// A function that receives encoded bytes, piece by piece.
 pub type Put<'a> = dyn FnMut(&[u8]) + 'a;
 
 /// Encodes an argument that is not a text, and passes the bytes to `put`.
@@ -363,7 +367,7 @@ pub fn put_text(name: &str, text: &str, put: &mut Put<'_>) {
     put(end.as_bytes());
 }
 
-/// The size of an encoded flow.
+/// The size of an encoded flow, in bytes.
 pub const FLOW_ROOM: usize = 10;
 
 /// Encodes a flow as a field of an event.

@@ -1,5 +1,5 @@
-//! Categories: for Perfetto each tag is a category, with the name that AOSP's `libs/tracing_perfetto` has for it.
-//! Sessions choose tags by these names.
+//! Categories: for Perfetto, each tag is a category. Its name is the one that AOSP's `libs/tracing_perfetto` uses for
+//! the tag. Sessions choose tags by these names.
 //!
 //! Source: AOSP, `libs/tracing_perfetto`, and Perfetto's `track_event_config.proto`.
 
@@ -27,15 +27,17 @@ pub fn name(bit: u32) -> &'static str {
 
 /// Returns the tags that a session wants, from its `DataSourceConfig`.
 ///
-/// The rules are those of Perfetto's C++ SDK. For each category, the first matching entry decides. The kinds of entries
-/// are compared in this order: an exact name, a prefix (which ends at the entry's first `*`), and a `*` at the start;
-/// within a kind, "enabled" entries precede "disabled" entries. If no entry matches a category, the session wants it.
+/// The rules are those of Perfetto's C++ SDK. For each category, the first entry that matches its name decides. There
+/// are three kinds of entries, which are tried in this order: an exact name; a prefix, which ends at the entry's first
+/// `*`; and an entry with a `*` at its start. Within a kind, "enabled" entries are tried before "disabled" entries. If
+/// no entry matches a category, the session wants it.
 pub(crate) fn wanted(config: &[u8]) -> u64 {
     const DISABLED: u32 = 1;
     const ENABLED: u32 = 2;
     let lists = Reader::first(config, TRACK_EVENT_CONFIG).map_or(&[][..], |lists| lists.bytes());
     let is_wanted = |name: &str| {
-        // The highest rank of all matching entries. Odd ranks disable; 0: no entry matches.
+        // The highest rank among the entries that match the name. An odd rank disables the category. 0 means that no
+        // entry matches.
         let mut highest = 0;
         for (field, entry) in Reader::new(lists).filter(|(field, _)| matches!(*field, DISABLED | ENABLED)) {
             let entry = entry.bytes();

@@ -7,11 +7,12 @@ static ON_CHANGE: [OnceRef<fn()>; 2] = [const { OnceRef::new() }; 2];
 /// Registers a callback for changes of the wanted tags or the state of the connection.
 ///
 /// The callback usually runs on the socket thread, which may have no thread-locals. It also runs on the thread of a
-/// recording when the recording begins and ends, and on a thread that starts the socket thread, even in an event. So the callback
-/// must not allocate, take a lock, panic, or run code of the program. At most two callbacks can be registered, because
-/// two modules of the crate `atrace` call this function; registering the same callback again does nothing.
+/// recording, when the recording begins and ends, and on the thread that starts the socket thread, even if this happens
+/// in the middle of an event. So the callback must not allocate, take a lock, panic, or run code of the program. There
+/// is room for two callbacks: one for each of the two modules of the crate `atrace` that call this function.
+/// Registering a callback again does nothing.
 pub fn on_change(body: &'static fn()) {
-    // The first free entry, or the one that holds this callback already.
+    // Uses the first free entry, unless an entry before it already holds this callback.
     for place in &ON_CHANGE {
         match place.set(body) {
             Err(present) if !std::ptr::eq(present, body) => {}

@@ -5,18 +5,18 @@
 //!
 //! An *anchor* is a value of the counter, the time at that moment, and the counter's speed. A timestamp is the sum of
 //! the anchor's time and the product of the speed and the ticks since then. The kernel adjusts the speed of its clock
-//! but not the speed of the counter, so during a session the socket thread, or the thread of a recording, makes a new
-//! anchor about each second, and more often at first, while the speed is known less exactly. If the counter is more than
-//! two seconds past the anchor, or before the anchor (for example because the thread was descheduled or the machine
-//! slept), a timestamp is read from the system's clock instead.
+//! but not the speed of the counter. So during a session, the socket thread (in a recording, the recording's thread)
+//! makes a new anchor about once a second. At first, while the counter's speed is known less exactly, the thread makes
+//! anchors more often. If the counter is more than two seconds past the anchor, or before the anchor (for example
+//! because the thread was descheduled or the machine slept), a timestamp is read from the system's clock instead.
 //!
 //! # Reading an anchor
 //!
 //! The anchors are a double-buffered seqlock. The writer fills the older of two buffers and then increments `made`,
-//! whose lowest bit selects the newer buffer. A reader loads `made`, the words of that buffer, and `made` again. If
-//! `made` has changed, the words may belong to different anchors, and the reader reads the system's clock. Readers
-//! never wait, so a writer may be stopped at any point. See H. Boehm, "Can Seqlocks Get Along With Programming Language
-//! Memory Models?", 2012, for the fences.
+//! whose lowest bit selects the newer buffer. A reader loads `made`, then the words of the newer buffer, and then
+//! `made` again. If `made` has changed, the words may belong to different anchors, and the reader reads the system's
+//! clock. Readers never wait, so a writer may be stopped at any point. See H. Boehm, "Can Seqlocks Get Along With
+//! Programming Language Memory Models?", 2012, for the fences.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -39,7 +39,7 @@ const SHIFT: u32 = 32;
 /// anchor may be used (0: never).
 type Anchor = [AtomicU64; 4];
 
-/// The two buffers of the seqlock. At any time only one thread writes.
+/// The two buffers of the seqlock. Only one thread at a time writes to them.
 #[derive(Debug)]
 struct Anchors {
     /// The number of anchors that were made. Its lowest bit selects the buffer of the newest anchor.
@@ -53,9 +53,9 @@ impl Anchors {
         Self { made: AtomicU32::new(0), anchors: [const { [const { AtomicU64::new(0) }; 4] }; 2] }
     }
 
-    /// Returns the time of the counter value that `ticks` returns, or `None` if there is no recent anchor or the anchor
-    /// changes meanwhile. `ticks` is called only if there is an anchor, because without an anchor the process may not
-    /// be allowed to read the counter.
+    /// Returns the time at which the counter had the value that `ticks` returns, or `None` if there is no recent anchor
+    /// or the anchor changes meanwhile. `ticks` is called only if there is an anchor, because without an anchor the
+    /// process may not be allowed to read the counter.
     #[inline(always)]
     fn scale(&self, ticks: impl FnOnce() -> u64) -> Option<u64> {
         let made = self.made.load(Ordering::Acquire);
@@ -76,10 +76,10 @@ impl Anchors {
         Some(ns + ((u128::from(since) * u128::from(speed)) >> SHIFT) as u64)
     }
 
-    /// Makes an anchor: at the time `ns` the counter had the value `ticks`, and it runs at this speed.
+    /// Makes an anchor: at the time `ns`, the counter had the value `ticks`; it runs at the speed `speed`.
     fn set(&self, ticks: u64, ns: u64, speed: u64) {
-        // A reader that still uses the former content of this buffer, and loads a word of the new one, also sees that
-        // `made` has changed since; so it rejects what it has read.
+        // A reader of this buffer's former content may load words of the new content. The fence makes sure that such a
+        // reader then also sees that `made` has changed, and rejects the words.
         fence(Ordering::Release);
         let made = self.made.load(Ordering::Relaxed).wrapping_add(1);
         let reach = (AGE_MAX_NS << SHIFT).checked_div(speed).map_or(0, |ticks| ticks + 1);
@@ -94,9 +94,9 @@ impl Anchors {
 /// clock over some seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Speed {
-    /// A counter value and its time. The speed is measured between this pair and the present.
+    /// A counter value and its time. The speed is measured from this pair to the present.
     older: Option<(u64, u64)>,
-    /// The pair that becomes the older pair next.
+    /// The pair of a counter value and its time that will replace `older`.
     newer: (u64, u64),
     per_tick: u64,
     /// The time over which the speed was measured, in nanoseconds.
@@ -104,7 +104,7 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// When the newer pair of a counter value and a time has this age, it becomes the older pair.
+    /// The age, in nanoseconds, at which the newer pair of a counter value and a time becomes the older pair.
     const BASE_NS: u64 = 4_000_000_000;
 
     /// Updates the speed with a pair of a counter value and a time. Returns the speed, or 0 while it is unknown.
@@ -137,13 +137,14 @@ impl Speed {
         self.per_tick != 0 || !prepare()
     }
 
-    /// Returns whether the next anchor is due, `since` nanoseconds after the last one.
+    /// Returns whether the next anchor is due when `since` nanoseconds have passed since the last anchor.
     pub fn is_due(&self, since: u64) -> bool {
         since > if prepare() { self.interval() } else { INTERVAL_NS }
     }
 
-    /// Returns the time between two anchors: the time over which the speed was measured, if that is shorter than usual. So
-    /// an error of the speed adds no more to a timestamp than the errors of the pairs from which the speed was computed.
+    /// Returns the time between two anchors, in nanoseconds: the time over which the speed was measured, but at most
+    /// [`INTERVAL_NS`]. So a speed is used for no longer than it was measured, and an error of the speed adds no more
+    /// to a timestamp than the errors of the pairs from which the speed was computed.
     fn interval(&self) -> u64 {
         self.measured.min(INTERVAL_NS)
     }
@@ -154,7 +155,8 @@ impl Speed {
     }
 }
 
-/// Returns the speed of a counter that counts `ticks` in `ns` nanoseconds, or `None` if `ticks` is 0.
+/// Returns the speed of a counter that counts `ticks` in `ns` nanoseconds, or `None` if `ticks`, after the shift that
+/// is described below, is 0.
 ///
 /// Both numbers are shifted right until `ns` has at most 32 bits; then the division fits into one word.
 fn speed_of(ns: u64, ticks: u64) -> Option<u64> {
@@ -167,7 +169,8 @@ static ANCHORS: Anchors = Anchors::new();
 /// Returns the time of `CLOCK_BOOTTIME` in nanoseconds.
 #[inline(always)]
 pub fn now() -> u64 {
-    // Without an anchor the counter must not be read: the process may be forbidden to, and would be killed.
+    // `scale` reads the counter only if there is an anchor: a process that is not allowed to read the counter would be
+    // killed.
     ANCHORS.scale(counter).unwrap_or_else(asked)
 }
 
@@ -189,7 +192,7 @@ pub fn anchor(speed: &mut Speed) {
 }
 
 fn make_anchor(speed: &mut Speed) {
-    // The pair that took least to read is the most precise: nothing interrupted it.
+    // The pair that took the least time to read is the most precise pair, because nothing interrupted the reading.
     let (mut least, mut pair, mut others) = (u64::MAX, (0, 0), 0);
     while others < 4 {
         let before = counter();

@@ -11,12 +11,12 @@ use crate::names::Names;
 
 /// The state of the connection to the service: connected, or the reason why there is no connection.
 ///
-/// `Display` formats the state as a text for users. The form `{:#}` does not allocate.
+/// `Display` formats the state as a text for users. Formatting with `{:#}` does not allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionState {
     /// The index of the state's text in [`TEXTS`].
     kind: u32,
-    /// The errno or the user id that follows the state's text. If the text does not end in a space, no number follows.
+    /// The errno or the user id that follows the state's text. It is not used if the text does not end in a space.
     number: u32,
 }
 
@@ -48,10 +48,10 @@ impl ConnectionState {
     pub(crate) const CONNECTING: Self = Self::new(1, 0);
     /// The process is connected to the service.
     pub const CONNECTED: Self = Self::new(2, 0);
-    /// Not connected: the service lacks a method that every service has, has refused a request of the greeting, or has
-    /// announced memory without sending a descriptor.
+    /// Not connected: the service lacks a method that every service has, has refused one of the first requests (the
+    /// greeting), or has announced shared memory without sending its descriptor.
     pub(crate) const UNABLE: Self = Self::new(8, 0);
-    /// Not connected: the service wants memory with another page size.
+    /// Not connected: the service's shared memory has pages of a size that this process does not support.
     pub(crate) const PAGES: Self = Self::new(12, 0);
     /// Not connected: `ATRACE_SHMEM_KB` is not a valid size.
     pub(crate) const SIZE: Self = Self::new(10, 0);
@@ -62,12 +62,12 @@ impl ConnectionState {
         Self { kind, number }
     }
 
-    /// Returns the state after the connection broke with this errno.
+    /// Returns the state for a connection that has ended with this errno.
     pub(crate) const fn ended(code: i32) -> Self {
         Self::new(6, code.cast_unsigned())
     }
 
-    /// Returns the state after no thread could be started for the connection.
+    /// Returns the state for a process that could not start a thread for the connection, because of this errno.
     pub(crate) const fn threadless(Errno(code): Errno) -> Self {
         if code == libc::ENOSYS { Self::THREADLESS } else { Self::new(13, code.cast_unsigned()) }
     }
@@ -116,7 +116,7 @@ impl fmt::Display for ConnectionState {
         match self.number {
             _ if !text.ends_with(' ') => Ok(()),
             user if self.kind == STRANGER => user.fmt(f),
-            // The system's text for an errno allocates, which the socket thread must not do.
+            // Getting the system's text for an errno allocates memory, which the socket thread must not do.
             code if f.alternate() => write!(f, "errno {code}"),
             code => Errno(code.cast_signed()).fmt(f),
         }

@@ -1,7 +1,7 @@
 //! Counts events that are lost before the service has reported which sessions exist.
 //!
-//! The number of lost events is in shared memory as soon as the connection has shared memory, so that the service can
-//! read it however the process ends.
+//! The number of lost events is in shared memory as soon as the connection has shared memory. So the service can read
+//! the number even if the process is killed.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ use crate::memory::{Arena, Loss};
 pub(crate) struct EarlyLosses {
     /// The number of events that were lost.
     pub(crate) events: AtomicU64,
-    /// The number of those events that are not published yet: shared memory does not count them.
+    /// The number of lost events that are not published yet, that is, not yet counted in shared memory.
     unpublished: AtomicU64,
     /// The number of open slices whose begins were lost. Their ends will be lost as well.
     unbegun: AtomicU64,
@@ -24,15 +24,15 @@ static ARENA: AtomicPtr<Arena> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Returns the shared memory of the connection, if there is any.
 pub(crate) fn arena() -> Option<&'static Arena> {
-    // SAFETY: null, or a reference to an arena, which lives forever.
+    // SAFETY: the pointer is null, or comes from a reference to an arena, which lives forever.
     #[expect(unsafe_code, reason = "events find the arena through an atomic pointer")]
     unsafe {
         ARENA.load(Ordering::SeqCst).as_ref()
     }
 }
 
-/// Sets the shared memory of the connection: when the connection gets memory, after the connection is lost, and in a
-/// forked child.
+/// Sets the shared memory of the connection, or removes it (`None`). This is called when the connection gets memory,
+/// after the connection is lost, and in a forked child.
 ///
 /// Async-signal-safe.
 pub(crate) fn set_arena(arena: Option<&'static Arena>) {
@@ -64,8 +64,9 @@ impl EarlyLosses {
         is_begin
     }
 
-    /// Counts the end of a slice that began before all sessions as lost, if this process has lost more begins than ends
-    /// so far. The process has one number for all slices, so the lost begin may be that of another slice.
+    /// Counts an end as lost, if this process has lost more begins than ends so far. This is called for an end if the
+    /// slice began before the session, or if the sessions are not known yet. The process has only one count of lost
+    /// begins, so the lost begin may be that of another slice.
     #[cold]
     pub(crate) fn lose_end(&self) {
         let less = |unbegun: u64| unbegun.checked_sub(1);
@@ -82,22 +83,23 @@ impl EarlyLosses {
         self.publish();
     }
 
-    /// Returns whether lost events are not counted in shared memory yet.
+    /// Returns whether there are lost events that are not yet counted in shared memory.
     pub(crate) fn has_unpublished(&self) -> bool {
         self.unpublished.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes the counts of lost events back from a memory that the service has not accepted. The next memory gets them.
+    /// Takes the count of lost events back from shared memory that the service has not accepted. The count is moved to
+    /// the connection's next shared memory.
     pub(crate) fn take_back(&self, arena: &Arena) {
         set_arena(None);
         self.unpublished.fetch_add(arena.take_lost(Loss::Early).into(), Ordering::SeqCst);
     }
 
-    /// Moves the count of lost events to shared memory, if there is any.
+    /// Moves the count of unpublished lost events to shared memory, if the connection has shared memory.
     ///
     /// [`count`](Self::count) calls this after it has counted an event, and the socket thread calls it after it has set
-    /// the shared memory. The accesses are sequentially consistent, so at least one of the two threads sees the other's
-    /// write.
+    /// the shared memory. The accesses are sequentially consistent, so at least one of the two threads sees the other
+    /// thread's write, and moves the count.
     #[inline(never)]
     pub(crate) fn publish(&self) {
         if let Some(arena) = arena() {

@@ -3,27 +3,29 @@
 //! # Events
 //!
 //! An [`Event`] has a field for everything that the packet of an event can contain; most fields are optional. The
-//! encoder (`packet.rs`) is inlined, so where the compiler knows that a field is absent, there is no code for this
-//! field. Only an event with long texts has another encoder (`packet/whole.rs`).
+//! encoder (`packet.rs`) is inlined. So if the compiler knows that a field is absent, it generates no code for this
+//! field. Only events with long texts have another encoder (`packet/whole.rs`).
 //!
 //! # Tracks and callsites
 //!
 //! An event is on the calling thread's track, unless it names another [`Track`]. A [`TrackKey`] and a name identify a
-//! track: [`Track::new`] computes the track's number from both. A writer describes the track with its name before it
-//! writes an event on the track.
+//! track: [`Track::new`] computes the track's number from both. Before a writer (a thread's state for a session) writes
+//! an event on the track, it writes a description of the track, with the track's name.
 //!
 //! A callsite ([`Site`]) is the place in the program that writes the event. It has the data that all its events share:
-//! a name, a source location, the names of the arguments. A writer interns these data in each incremental state, and
-//! packets only have the number of the callsite. An event without a name of its own has the name of its callsite.
+//! a name, a source location, the names of the arguments. A writer writes these data once for each incremental state
+//! (it *interns* them), and the packets of events contain only the callsite's number. An event without a name of its
+//! own has the name of its callsite.
 //!
 //! # Forms
 //!
-//! A [`Form`] is a set of events with the same fields: for example, [`Named`] is the instants and begins on the calling
-//! thread's track whose name is interned. Callers do not pass an event of a form, which has too many fields for
-//! registers. They pass the arguments of which [`Form::event`] makes the event: [`write_as`](crate::producer::write_as)
-//! is compiled for each form, makes the event, and so encodes only the fields that the form has. The constants of a
-//! form select the fast paths for its events. Counters and ends have functions of their own, with fast paths, too; an
-//! event with arguments that were formatted is passed to [`write`](crate::producer::write()).
+//! A [`Form`] is a set of events with the same fields: for example, the form [`Named`] consists of the instants and
+//! slice begins that have an interned name and are on the calling thread's track. An [`Event`] has too many fields to
+//! be passed in registers. So callers of [`write_as`](crate::producer::write_as) pass only a few arguments, from which
+//! [`Form::event`] makes the event. `write_as` is compiled for each form, and so encodes only the fields that the form
+//! has. The constants of a form select the fast paths for its events. Counters and ends have functions of their own,
+//! which have fast paths, too. An event with arguments but without a tracer's callsite is passed to
+//! [`write`](crate::producer::write()).
 
 use std::fmt;
 
@@ -48,8 +50,8 @@ pub enum Type {
     Counter = 4,
 }
 
-/// A key that, together with a track's name, identifies the track. The key holds the type of an event on the track,
-/// too.
+/// A key that, together with a track's name, identifies the track. The key also holds the type of the event that is
+/// written on the track.
 ///
 /// The key is packed into one word, so that an event on a track can be passed in registers.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +92,8 @@ impl TrackKey {
     /// Returns the type of the event.
     #[inline(always)]
     pub const fn kind(self) -> Type {
-        // Two bits identify the type, because a counter's 4 becomes 0. With two bits, the compiler needs no comparison.
+        // The lowest two bits identify the type, because the type 4 (counters) becomes 0, which no other type has. With
+        // two bits, the compiler needs no comparison.
         match self.0 >> KIND_SHIFT & 3 {
             1 => Type::Begin,
             2 => Type::End,
@@ -102,8 +105,8 @@ impl TrackKey {
 
 /// The backend that wrote an event.
 ///
-/// This crate returns only [`ByPerfetto`](Self::ByPerfetto). A program with both backends returns this type from
-/// all functions between an event and its encoder, so that their calls can be tail calls.
+/// This crate returns only [`ByPerfetto`](Self::ByPerfetto). In a program with both backends, all functions between an
+/// event and its encoder return this type, so that their calls can be tail calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// The event was written for ATrace.
@@ -111,8 +114,8 @@ pub enum Written {
     /// The event was written by Perfetto's producer.
     ByPerfetto {
         /// For the begin of a slice on a track, a number that is larger than the number of each session that got the
-        /// event, and not larger than the number of any later session; the end of the slice needs it as its
-        /// [`Event::begun`]. For other events it is 0 or such a number.
+        /// event, and not larger than the number of any later session. The end of the slice must have this number as
+        /// its [`Event::begun`]. For other events, this field is 0 or such a number.
         begun: u32,
     },
 }
@@ -130,7 +133,7 @@ pub enum Amount {
 /// chunk that fills a page ([`Layout::Whole`](crate::abi::Layout::Whole)), together with the definitions at the chunk's
 /// start.
 pub(crate) const TEXT_MAX: usize = 6 << 10;
-/// The maximum length in bytes of a name in a packet whose lengths have one byte.
+/// The maximum length in bytes of a name in a packet whose length fields have one byte each.
 pub(crate) const SHORT: usize = 96;
 
 /// A track of this process.
@@ -143,7 +146,7 @@ pub struct Track<'a> {
     pub(crate) name: &'a str,
     pub(crate) is_counter: bool,
     /// Whether a writer remembers that it has described the track, so that it does not describe the track before each
-    /// event. This is so for the program's counters, and for the tracks of [`TracedOnTrack`] and
+    /// event. This is true for the program's counters, and for the tracks of [`TracedOnTrack`] and
     /// [`end_traced`](crate::producer::end_traced).
     pub(crate) is_kept: bool,
 }
@@ -181,8 +184,8 @@ pub struct Event<'a> {
     pub tags: u64,
     /// The track of the event. `None` means the calling thread's track.
     pub track: Option<Track<'a>>,
-    /// The name of the event. Beside a callsite, a name of more than [`TRACK_NAME_MAX`] bytes may be cut to that
-    /// length.
+    /// The name of the event. If the event also has a callsite, a name of more than [`TRACK_NAME_MAX`] bytes may be cut
+    /// to that length.
     pub name: Option<&'a str>,
     /// The value of a counter.
     pub value: Option<Amount>,
@@ -193,18 +196,24 @@ pub struct Event<'a> {
     pub flow: u64,
     /// Encoded fields of a `TrackEvent`: arguments and flows.
     pub args: &'a [u8],
-    /// All arguments, if they do not fit into `args`; `args` then has the same arguments, but cut. Such an event is not
-    /// the end of a slice of the thread. It gets all arguments only if it has a name and no callsite, or a callsite with
-    /// a number, no metadata and no name beside it; and if it has no value, flow or time.
+    /// All arguments, if they do not fit into `args`; `args` then has the same arguments, but cut. The end of a slice
+    /// of the thread never has this field. All arguments are written only if the event has no value, flow or time, and
+    /// if one of these is true:
+    ///
+    /// - the event has no callsite;
+    /// - the event has no name of its own, and its callsite has a number and no metadata.
+    ///
+    /// Otherwise, the cut arguments are written.
     pub whole_args: Option<WholeArgs<'a>>,
-    /// The time of the event in nanoseconds of `CLOCK_BOOTTIME`, or 0 for the present time. Only an event on
-    /// a track may have a time other than 0.
+    /// The time of the event in nanoseconds of `CLOCK_BOOTTIME`, or 0 for the present time. Only an event with a
+    /// `track` may have a time other than 0.
     pub time: u64,
-    /// Only sessions whose number is smaller than this value get the event. So the end of a slice goes only to sessions
-    /// that had begun before the slice.
+    /// Only sessions whose number is smaller than this value get the event. So the end of a slice goes only to the
+    /// sessions that had begun before the slice began.
     pub begun: u32,
-    /// Only these sessions get the event. Each bit stands for the session at that place of the pool. If such a session is
-    /// not open, and the service has not reported its sessions, the event waits for the report, or counts as lost.
+    /// The sessions that may get the event: bit `n` stands for the session in slot `n` of the pool. If the service has
+    /// not yet reported its sessions, and one of these sessions is not open, the event waits for the report, or counts
+    /// as lost.
     pub sessions: u32,
 }
 
@@ -271,7 +280,7 @@ impl Event<'_> {
     /// Returns whether the event may be too long for one packet in an empty chunk.
     #[inline(always)]
     pub(crate) fn is_long(&self) -> bool {
-        // Beside a name of its own, the event needs room for its callsite's definitions.
+        // An event with a callsite also needs room for the callsite's definitions, beside a name of its own.
         let max = if self.site.is_some() { TRACK_NAME_MAX } else { TEXT_MAX };
         self.whole_args.is_some() || self.name.is_some_and(|name| name.len() > max)
     }
@@ -283,14 +292,14 @@ impl Event<'_> {
             && (self.value, self.flow, self.time) == (None, 0, 0)
     }
 
-    /// Returns the event with a cut name and cut arguments, which fits into one packet.
+    /// Returns a copy of the event whose name and arguments are cut, so that it fits into one packet of one chunk.
     #[inline(never)]
     pub(crate) fn cut(&self) -> Self {
         Self { name: self.name.map(|name| cut(name, TRACK_NAME_MAX)), whole_args: None, ..*self }
     }
 }
 
-/// Keeps other crates from implementing [`Form`], whose constants have to be true.
+/// Keeps other crates from implementing [`Form`], because the encoder relies on the constants of a form.
 mod sealed {
     pub trait Sealed {}
 }
@@ -303,23 +312,24 @@ impl sealed::Sealed for Traced {}
 impl sealed::Sealed for TracedOnTrack {}
 impl sealed::Sealed for End {}
 
-/// A form of events: the fields that its events have, and how a call's arguments become an event. The arguments are
-/// passed in registers. [`write_as`](crate::producer::write_as) writes an event of a form.
+/// A form of events: the fields that its events have, and the function that makes an event from a call's arguments. The
+/// arguments are passed in registers. [`write_as`](crate::producer::write_as) writes an event of a form.
 pub trait Form<'a>: sealed::Sealed {
-    /// The event's type. For an event on a track, the track's key, or the track.
+    /// The event's type; for an event on a track, the track's key or the track itself.
     type Key: Copy;
     /// The name of the event or of its track.
     type Text: Copy;
-    /// Everything else.
+    /// The data of the event apart from its key, tags and text.
     type More: Copy;
-    /// Whether all lengths fit into one byte, as in `packet::event`.
+    /// Whether all lengths in the packet fit into one byte each. `packet::event` has a parameter with the same meaning.
     const IS_SHORT: bool;
     /// Whether the events are often so long that they need a new chunk.
     const IS_LONG: bool = false;
-    /// Whether the events are so frequent that there is code for several sessions.
+    /// Whether the events are so frequent that the form has a fast path for several open sessions, too.
     const IS_FOR_SEVERAL: bool = false;
 
-    /// Returns whether the form has such events. After this check the compiler drops the code for others.
+    /// Returns whether the form has events with this key. After this check, the compiler drops the code for events with
+    /// other keys.
     #[inline(always)]
     fn has(_: Self::Key) -> bool {
         true
@@ -328,27 +338,28 @@ pub trait Form<'a>: sealed::Sealed {
     /// Makes the event.
     fn event(key: Self::Key, tags: u64, text: Self::Text, more: Self::More) -> Event<'a>;
 
-    /// Makes the event for the fast paths, which need no text that is interned. Returns `None` if the event can't take a
-    /// fast path; the compiler then drops the code for such events there.
+    /// Makes the event for the fast paths. It has no interned texts, because the fast paths don't need these. Returns
+    /// `None` if the event can't take a fast path; the compiler then omits the code for such events from the fast
+    /// paths.
     #[inline(always)]
     fn usual(key: Self::Key, tags: u64, text: Self::Text, more: Self::More) -> Option<Event<'a>> {
         Some(Self::event(key, tags, text, more))
     }
 }
 
-/// Returns whether events of this type have names. Ends have none, so there is no form for an end with a name. (A test for
-/// two types would cost ten instructions.)
+/// Returns whether events of this type have names. Ends have none, so there is no form for an end with a name. (The
+/// function tests for this one type, because a test for two types would cost ten instructions.)
 #[inline(always)]
 const fn has_name(kind: Type) -> bool {
     !matches!(kind, Type::End)
 }
 
-/// A text that fits into a packet whose lengths have one byte.
+/// A text of at most [`SHORT`] bytes, which fits into a packet whose length fields have one byte each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Short<'a>(&'a str);
 
 impl<'a> Short<'a> {
-    /// Returns `None` if the text is longer.
+    /// Returns the text, or `None` if it is longer than [`SHORT`] bytes.
     #[inline(always)]
     pub(crate) const fn new(text: &'a str) -> Option<Self> {
         if text.len() <= SHORT { Some(Self(text)) } else { None }
@@ -411,7 +422,7 @@ impl<'a> Form<'a> for Named {
     const IS_SHORT: bool = true;
     const IS_FOR_SEVERAL: bool = true;
 
-    /// Returns the event. Without a number, the name is written like any other text.
+    /// Returns the event. If all callsite numbers are in use, the name is written like any other text.
     #[inline(always)]
     fn event(kind: Type, tags: u64, name: &'a str, number: &'a Number) -> Event<'a> {
         let site = Site::named(number, name);
@@ -435,7 +446,8 @@ impl<'a> Form<'a> for Named {
     }
 }
 
-/// Events on the track with this key and this text as its name. `More` is the name of the event.
+/// Events on a track other than the thread's. `Key` is the track's key, `Text` the track's name, and `More` the event's
+/// name.
 #[derive(Debug)]
 pub struct OnTrack;
 
@@ -457,7 +469,7 @@ impl<'a> Form<'a> for OnTrack {
             return None;
         }
         let kind = key.kind();
-        // `Track::of`, inlined.
+        // This does the same as `Track::of`, but is inlined.
         let track = Track::new(key, track, hash::of_name(track));
         Some(Event { track: Some(track), name, ..Event::new(kind, tags) })
     }
@@ -506,8 +518,8 @@ impl<'a> Form<'a> for Traced {
     }
 }
 
-/// Begins of slices on a track, for a tracer's callsite. The number is the time: if it is not 0, the slice begins at that
-/// time, otherwise now.
+/// Begins of slices on a track, for a tracer's callsite. The number in `More` is a time in nanoseconds: the slice
+/// begins at this time, or now if the number is 0.
 #[derive(Debug)]
 pub struct TracedOnTrack;
 

@@ -1,33 +1,34 @@
-//! Counts how much of an arena (the shared memory) threads have taken since its reader last read it. The reader can
-//! sleep until the threads have taken half of the arena.
+//! Counts how much of an arena (the shared memory) threads have taken since the arena's reader (the socket thread, or
+//! the thread of a recording) last read it. The reader can sleep until the threads have taken half of the arena.
 //!
-//! A reader that looks at fixed intervals is too late if a burst of events follows a silence. So the thread whose new
-//! chunk brings the sum to half of the arena wakes the reader. If the reader is awake, waking it takes no system call.
+//! A reader that checks at fixed intervals is too late if a burst of events follows a silence. So the sizes of the
+//! taken chunks are added up, and the thread whose new chunk raises the sum to half of the arena wakes the reader. If
+//! the reader is already awake, no system call is made.
 //!
-//! Writer and reader each store a word of their own and then load the other's word, so at least one of the two sees the
-//! other's store (Dekker's algorithm, here with sequentially consistent accesses on both sides; see
-//! `atrace_sys::fence`): the writer adds to `taken` and then loads `sleeper`; the reader sets `sleeper` and then loads
-//! `taken`. The reader always sleeps for a limited time, because a writer that has given up system calls does not wake
-//! it.
+//! The writer (a thread that takes a chunk) and the reader each store to one word and then load the other word. So at
+//! least one of the two sees the other's store (Dekker's algorithm, here with sequentially consistent accesses on both
+//! sides; see `atrace_sys::fence`): the writer adds to `taken` and then loads `sleeper`; the reader sets `sleeper` and
+//! then loads `taken`. The reader always sleeps for a limited time, because a writer that has given up system calls
+//! can't wake the reader.
 
 use std::time::Duration;
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use atrace_sys::{futex, thread};
 
-/// The amount of memory that threads have taken since the reader last read it. Zeroes are a valid value, and mean that
-/// no chunk was taken.
+/// The amount of memory that threads have taken since the reader last read the completed chunks. Zeroes are a valid
+/// value, and mean that no chunk was taken.
 #[derive(Debug, Default)]
 pub(crate) struct Filling {
-    /// The sum of the sizes of the chunks that were taken since the reader last read the memory.
+    /// The sum of the sizes of the chunks that were taken since the reader last read the completed chunks.
     taken: AtomicU32,
     /// 1 while the reader sleeps or is about to sleep; otherwise 0.
     sleeper: AtomicU32,
 }
 
 impl Filling {
-    /// Adds the size `part` of a chunk that a thread has taken to the sum. Wakes the reader if this makes the sum reach
-    /// `half`. Async-signal-safe.
+    /// Adds `part`, the size of a chunk that a thread has taken, to the sum. Wakes the reader if the sum thereby
+    /// reaches `half`. Async-signal-safe.
     pub(crate) fn add(&self, part: u32, half: u32) {
         let before = self.taken.fetch_add(part, Ordering::SeqCst);
         if before < half && before + part >= half {
@@ -35,7 +36,8 @@ impl Filling {
         }
     }
 
-    /// Wakes the reader, unless it is awake or the calling thread has given up system calls. Async-signal-safe.
+    /// Wakes the thread that reads the completed chunks, unless it is awake or the calling thread has given up system
+    /// calls. Async-signal-safe.
     #[cold]
     #[inline(never)]
     pub(crate) fn wake(&self) {
@@ -47,13 +49,13 @@ impl Filling {
         }
     }
 
-    /// Resets the sum, because the reader now reads everything that was written.
+    /// Sets the sum to 0. The reader calls this when it begins to read all chunks that were completed.
     pub(crate) fn clear(&self) {
         self.taken.store(0, Ordering::SeqCst);
     }
 
-    /// Sleeps until the sum is `half`, for at most `time`. The function may also return earlier. Returns false if the
-    /// system refuses the sleep.
+    /// Sleeps until the sum reaches `half`, for at most `time`. The function may also return earlier. Returns false if
+    /// the system refuses the sleep.
     pub(crate) fn sleep(&self, half: u32, time: Duration) -> bool {
         self.sleeper.store(1, Ordering::SeqCst);
         let has_time = self.taken.load(Ordering::SeqCst) < half;

@@ -34,8 +34,8 @@ pub struct Head {
     pub number: u32,
     /// The writer's number.
     pub writer: u16,
-    /// The number of packets in the chunk, including an unfinished packet, and parts of packets that continue from the
-    /// previous chunk or in the next chunk.
+    /// The number of packets in the chunk. An unfinished packet counts, and so do parts of packets that began in the
+    /// previous chunk or continue in the next chunk.
     pub packets: u16,
     /// A set of the flags [`CONTINUES`], [`GOES_ON`] and [`NEEDS_PATCHES`].
     pub flags: u16,
@@ -43,7 +43,7 @@ pub struct Head {
 
 pub use super::abi::{CONTINUES, GOES_ON};
 
-/// A flag of a chunk: the producer will send some bytes of the chunk later.
+/// A flag of a chunk, which means that the producer will send some bytes of the chunk later.
 pub const NEEDS_PATCHES: u16 = 4;
 
 /// The state of a chunk.
@@ -122,16 +122,16 @@ impl Foreign {
         self.word(page as usize * self.page).filter(|_| page < self.pages)
     }
 
-    /// Returns how many events a producer of this library has counted as lost for this reason. The count wraps at
-    /// `u32::MAX`.
+    /// Returns the number of events that a producer which uses this library has counted as lost for this reason. The
+    /// count wraps at `u32::MAX`.
     pub fn lost(&self, loss: Loss) -> u32 {
         let word = self.word(loss.word(self.page)).filter(|_| (loss as u32) < self.pages);
         word.map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// Returns an upper bound of the pages that a producer of this library has used, counted from the first page. For
-    /// other producers, returns the number of all pages. Reading a page that was never used would allocate memory for
-    /// it.
+    /// Returns an upper bound of the number of pages, from the first page on, that a producer which uses this library
+    /// has used. For other producers, returns the number of all pages. Reading a page that was never used would
+    /// allocate memory for it.
     pub fn touched(&self) -> u32 {
         memory::touched(self.word(memory::TOUCHED_PAGE as usize * self.page + 4), self.pages)
     }
@@ -159,7 +159,8 @@ impl Foreign {
     }
 
     fn head_at(&self, offset: usize) -> Option<Head> {
-        // Acquire: the packets that are counted are visible, and so is the number, which the producer stores before.
+        // Acquire: makes the counted packets visible, and also the chunk's number, which the producer stores before
+        // this word.
         let word = self.word(offset + 4)?.load(Ordering::Acquire);
         let number = self.word(offset)?.load(Ordering::Relaxed);
         let (writer, packets) = (word as u16, (word >> 16) as u16);
@@ -187,13 +188,13 @@ impl Foreign {
     /// Frees a chunk that the service has read. This takes a limited time, whatever the producer does meanwhile.
     pub fn free(&self, page: u32, chunk: u32) {
         let Some(header) = self.header(page).filter(|_| chunk < abi::CHUNKS_MAX) else { return };
-        // The next thread takes the chunk before it writes the header. Until it has written the header, the header must
-        // not count any packets.
+        // The thread that uses the chunk next first takes the chunk, and then writes the chunk's header. In the time
+        // between, the header must not count any packets.
         if let Some(word) = self.place(page, chunk).and_then(|(offset, _)| self.word(offset + 4)) {
             word.store(0, Ordering::Relaxed);
         }
         let mask = !(3 << (2 * chunk));
-        // Release: all of it was read before the producer can write there again.
+        // Release: the service has read the whole chunk before the producer can write to the chunk again.
         let left = header.fetch_and(mask, Ordering::AcqRel) & mask;
         if abi::is_all_free(left) {
             let _ = header.compare_exchange(left, 0, Ordering::Release, Ordering::Relaxed);

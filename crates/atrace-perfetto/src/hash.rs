@@ -1,9 +1,10 @@
 //! Hashes of texts.
 //!
 //! A track's number is derived from the hash of its name and a seed, which depends on the process and on the track's
-//! key. The functions are `const`, so that the compiler can hash constant names. For each word of the text, the hash
-//! multiplies the state, changed by the word, by a constant, and folds the 128-bit product, similarly to wyhash and
-//! rapidhash. The hash does not resist an attacker who looks for collisions.
+//! key. The functions are `const`, so that the compiler can hash constant names. For each word of eight bytes, the hash
+//! function combines the word with its state by exclusive-or, multiplies the result by a constant, and folds the
+//! 128-bit product into 64 bits, similarly to wyhash and rapidhash. The hash function does not resist an attacker who
+//! searches for collisions.
 
 use atrace_sys::text::cut;
 
@@ -11,8 +12,8 @@ use crate::args::TRACK_NAME_MAX;
 
 pub(crate) const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Mixes a word into a state: multiplies the exclusive-or of the two by [`FACTOR`], and returns the exclusive-or of
-/// both halves of the product.
+/// Mixes a word into a state: multiplies the exclusive-or of the word and the state by [`FACTOR`], and returns the
+/// exclusive-or of both halves of the product.
 pub(crate) const fn mix(state: u64, word: u64) -> u64 {
     let product = (state ^ word) as u128 * FACTOR as u128;
     product as u64 ^ (product >> 64) as u64
@@ -43,8 +44,8 @@ pub const fn of_name(name: &str) -> u64 {
     hash(cut(name, TRACK_NAME_MAX).as_bytes())
 }
 
-/// Returns the last eight bytes of a text, or all bytes of a shorter text. Two different texts of the same length, at
-/// most eight bytes, give different words.
+/// Returns the last eight bytes of a text, or all bytes of a shorter text, as a word. If two different texts have the
+/// same length, and at most eight bytes, their words differ.
 #[inline(always)]
 const fn last_word(text: &[u8]) -> u64 {
     if let Some(last) = text.last_chunk::<8>() {

@@ -1,4 +1,5 @@
-//! The callsites whose constant data a sequence has sent (interned): a bitmap by callsite number.
+//! The callsites whose constant data was already written (interned) in a sequence of packets, as a bitmap by callsite
+//! number.
 
 use crate::callsite::BEYOND;
 
@@ -8,8 +9,8 @@ const WORDS: usize = BEYOND as usize / 64;
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Interned {
-    /// The number of words of the bitmap in use: all words from this index on are zero. Pages that are never touched
-    /// take no memory.
+    /// The number of words of the bitmap in use: all words from this index on are zero. `clear` touches only the words
+    /// in use, because pages that are never touched take no memory.
     used: u32,
     words: [u64; WORDS],
 }

@@ -2,7 +2,8 @@
 //!
 //! An event is encoded as a protobuf packet, directly in memory that is shared with the service. One thread per
 //! process, the *socket thread*, communicates with the service: it opens and closes sessions, and reports which chunks
-//! are complete. On the common path an event makes no system call. No event takes a lock or allocates.
+//! (pieces of the shared memory) are complete. On the common path, writing an event makes no system call. Writing an
+//! event never takes a lock, and never allocates.
 //!
 //! # Examples
 //!
@@ -29,36 +30,37 @@
 //! # }
 //! ```
 //!
-//! A program that a service may record calls [`producer::connect`] instead of beginning a recording.
+//! A program that is to be recorded by a service calls [`producer::connect`] in place of [`recording::begin`].
 //!
 //! # Modules
 //!
-//! The parts, from an event down to the memory:
+//! The modules for writing events, from the event down to the memory:
 //!
 //! - [`producer`]: the interface for tracers: the connection, and the functions that write events;
 //! - [`event`], [`args`], [`callsite`], [`category`], [`hash`], `track`: the parts of an event;
-//! - `writer`: the state with which one thread writes for one session; `unmatched` and `interned` are parts of
+//! - `writer`: the state with which one thread writes events for one session; `unmatched` and `interned` are parts of
 //!   this state;
 //! - `packet`: the encoding of packets;
-//! - `pool`, `pin`: the slots of threads and sessions, and the rules by which a thread may use a writer;
-//! - [`memory`], [`abi`], `completed`, `filling`: the shared memory, its words, the list of completed chunks, and the
-//!   waking of its reader;
+//! - `pool`, `pin`: the table with the slots of threads and sessions, and the rules that decide which thread may use a
+//!   writer;
+//! - [`memory`], [`abi`], `completed`, `filling`: the shared memory, the format of its headers, the list of completed
+//!   chunks, and the code that wakes the thread which reads this list;
 //! - [`clock`]: timestamps without a system call.
 //!
-//! The parts of the socket thread:
+//! The modules of the socket thread:
 //!
-//! - `link`: the client's side of the protocol; [`proto`], [`wire`]: the messages; [`socket`]: the
-//!   connection;
+//! - `link`: the client's side of the protocol; [`proto`], [`wire`]: the encoding of the messages; [`socket`]: the
+//!   connection to the service;
 //! - `options`: the options that a session requests in addition to its categories;
-//! - `startup`, `early`: events that are written before the service has reported the existing
-//!   sessions;
+//! - `startup`, `early`: the handling of events that are written before the service has reported which sessions exist;
 //! - [`connection_state`], [`changes`]: the state of the connection, and callbacks for its changes.
 //!
-//! [`recording`] writes this process's events to a file, without a service. For programs that are a tracing
-//! service themselves, [`foreign`] reads the memory of another process, and [`trace_file`] writes the trace.
+//! [`recording`] writes this process's events to a file, without a service. For programs that are a tracing service
+//! themselves, [`foreign`] reads the memory that a producer in another process shares with the service, and
+//! [`trace_file`] writes the trace.
 //!
-//! `pin`, `completed`, `abi` and `callsite::number` are model-checked with loom (`crates/models`). On systems
-//! without tracing the crate is empty.
+//! `pin`, `completed`, `abi` and `callsite::number` are model-checked with loom (`crates/models`). On systems for which
+//! there is no tracing (`cfg(no_tracing)`), the crate is empty.
 #![cfg(not(no_tracing))]
 #![allow(unsafe_code, reason = "threads and processes share memory that is synchronized by atomics alone")]
 
@@ -96,7 +98,7 @@ mod writer;
 
 pub use pool::{ASK, COMPARE};
 
-/// The synchronization primitives. The models replace this module with loom's.
+/// The synchronization primitives. The loom models (`crates/models`) replace them with loom's.
 mod sync {
     pub(crate) use atrace_sys::fence::{heavy_fence, light_fence};
     pub(crate) use std::sync::atomic;

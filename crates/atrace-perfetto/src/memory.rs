@@ -11,19 +11,19 @@
 //!
 //! An arena is never unmapped, because a thread may be in the middle of an event at any time. When the connection is
 //! gone or the recording has ended, and in a forked child, the arena is *retired*: anonymous memory is mapped over it.
-//! Late writes then go to memory that no other process sees. If an arena was not retired by a fork and no thread has a
-//! chunk of it any more, it becomes a spare, one of at most four: the next file of the same size is mapped at its
-//! addresses. So if the service restarts a thousand times, only one arena takes address space.
+//! Late writes then go to memory that no other process sees. An arena becomes one of at most four *spares* if it was
+//! not retired by a fork and no thread has a chunk of it any more. The next file of the same size is then mapped at the
+//! addresses of the spare. So even if the service restarts a thousand times, only one arena takes address space.
 //!
-//! All arenas are in a linked list. The fork handler needs the list.
+//! All arenas are in a linked list, so that the fork handler can retire all of them.
 //!
 //! # Chunks
 //!
-//! [`Arena::open`] takes a free chunk by compare-and-swap. The thread that opened it writes packets; [`Chunk::publish`]
-//! counts each packet. As long as the chunk is not complete, the count in the header includes one packet that is not
-//! finished, because readers of an unfinished chunk skip its last packet. So after a crash all finished packets can be
-//! read. [`Chunk::complete`] turns that packet into an empty one, marks the chunk complete, and pushes it to the list
-//! of completed chunks (`completed.rs`).
+//! [`Arena::open`] takes a free chunk by compare-and-swap. The thread that opened the chunk writes packets to it, and
+//! [`Chunk::publish`] counts each packet. Readers of an unfinished chunk skip the last packet that its header counts.
+//! So as long as the chunk is not complete, the count includes one packet that is not finished; after a crash, all
+//! finished packets can then be read. [`Chunk::complete`] turns the unfinished packet into an empty packet, marks the
+//! chunk complete, and pushes it to the list of completed chunks (`completed.rs`).
 
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr;
@@ -49,11 +49,12 @@ pub struct Arena {
     private: usize,
     completed: CompletedStack,
     filling: Filling,
-    /// Two pages at which a search for a free chunk starts. For a whole chunk (one that fills a page), the search
-    /// starts behind the page of the last whole chunk that was taken. For a small chunk, it starts at the page of the
-    /// last small chunk that was taken. After each collection of the completed chunks ([`Arena::take_completed`]), the
-    /// search for a whole chunk starts at page 0 again. So mostly the lowest pages are in use: pages that are never
-    /// touched take no memory.
+    /// The pages at which the next search for a free chunk starts: the first page is for whole chunks (a whole chunk
+    /// fills a page), the second page for small chunks. The search for a whole chunk starts behind the page of the
+    /// whole chunk that was taken last. The search for a small chunk starts at the page of the small chunk that was
+    /// taken last. After each collection of the completed chunks ([`Arena::take_completed`]), the search for a whole
+    /// chunk starts at page 0 again. So mostly the lowest pages are used, which saves memory, because pages that are
+    /// never touched take none.
     hints: [AtomicU32; 2],
     is_retired: AtomicBool,
     /// The arena that was made before this arena, or `None`: the link of the list of all arenas.
@@ -61,12 +62,12 @@ pub struct Arena {
 }
 
 /// The private data of a chunk, which is not shared with the service: the link of the list of completed chunks, and the
-/// service's number of the buffer for the chunk's packets.
+/// number by which the service identifies the buffer for the chunk's packets.
 type Private = [AtomicU32; 2];
 
-/// The second word of a chunk's header, behind the word with its number: the number of the chunk's writer; and the
-/// number of packets in the chunk, with the chunk's flags in higher bits. While a thread writes the chunk, the last of
-/// these packets is unfinished.
+/// The second word of a chunk's header. (The first word is the chunk's number.) Its first half is the number of the
+/// chunk's writer. Its second half is the number of packets in the chunk, with the chunk's flags in higher bits. While
+/// a thread writes the chunk, the last packet that is counted is unfinished.
 type Head = [AtomicU16; 2];
 
 /// The reason why events were lost.
@@ -74,18 +75,18 @@ type Head = [AtomicU16; 2];
 pub enum Loss {
     /// No chunk was free, or the event ends a slice whose begin was lost.
     Room,
-    /// The thread could not be pinned: it was in the middle of another event, or had no slot.
+    /// The thread could not be pinned (`pin.rs`), because it was in the middle of another event, or had no slot.
     NotPinned,
     /// The service had not yet reported the existing sessions.
     Early,
 }
 
 impl Loss {
-    /// All reasons. The reasons have the same order as the pages whose headers hold their counts.
+    /// All reasons, in the order of the pages whose headers hold the counts of the reasons.
     pub const ALL: [Self; 3] = [Self::Room, Self::NotPinned, Self::Early];
 
     /// Returns the offset of the word that counts the losses for this reason. The word is in the header of one of the
-    /// first three pages. Perfetto's protocol reserves this word and does not use it.
+    /// first three pages, where Perfetto's protocol reserves it and does not use it.
     pub(super) const fn word(self, page: usize) -> usize {
         self as usize * page + 4
     }
@@ -117,9 +118,10 @@ impl Buffer {
     }
 }
 
-/// The arena that was made last, the head of the list of all arenas.
+/// The arena that was made last, which is the head of the list of all arenas.
 static LAST: OnceRef<Arena> = OnceRef::new();
-/// Spare arenas, in which no thread writes. They belonged to former connections and recordings.
+/// Spare arenas, whose addresses can be used again. They belonged to former connections and recordings, and no thread
+/// writes to them.
 static SPARES: [OnceRef<Arena>; 4] = [const { OnceRef::new() }; 4];
 
 impl Arena {
@@ -158,7 +160,8 @@ impl Arena {
 
     fn map(fd: RawFd, pages: u32) -> Result<&'static Self> {
         let arena = Self::spare(pages).map_or_else(|| Self::reserve(pages), Ok)?;
-        // The file covers the start of the arena's memory. The private data behind it stays. No thread uses either.
+        // The file is mapped over the start of the arena's memory. The private data behind the file stays. At this
+        // time, no thread uses the arena.
         if let Err(error) = arena.memory.lay(Some((fd, pages as usize * PAGE))) {
             arena.keep();
             return Err(error);
@@ -181,10 +184,10 @@ impl Arena {
         })
     }
 
-    /// Makes this arena a spare: a later arena can use its addresses.
+    /// Makes this arena a *spare*, whose addresses can be used for a later file.
     #[inline(never)]
     fn keep(&'static self) {
-        // If there are spares enough, this one is not used again and only keeps its addresses.
+        // If there are already enough spares, this arena is not used again, and only occupies its addresses.
         let _ = SPARES.iter().any(|place| place.set(self).is_ok());
     }
 
@@ -203,7 +206,7 @@ impl Arena {
                 is_retired: AtomicBool::new(true),
                 before,
             })?;
-            // Another thread was faster: try again, with its arena as the one before.
+            // If another thread has added an arena meanwhile, the loop tries again, with that arena as `before`.
             if let Ok(new) = LAST.offer(before, new) {
                 return Ok(new);
             }
@@ -224,18 +227,18 @@ impl Arena {
         }
     }
 
-    /// Maps anonymous memory over the arena. If this succeeds, no other process sees data that is written to it from
-    /// now on.
+    /// Maps anonymous memory over the arena. If this succeeds, no other process sees data that is written to the arena
+    /// from now on.
     ///
     /// Async-signal-safe.
     pub fn retire(&self) {
         self.is_retired.store(true, Ordering::Relaxed);
-        // Threads that still use it write to it, and don't depend on what they read. If there is no memory for the
-        // mapping, the arena stays as it is.
+        // Threads that still use the arena write to it, and don't depend on data that they read from it. If there is no
+        // memory for the new mapping, the arena stays mapped as it is.
         let _ = self.memory.lay(None);
     }
 
-    /// [Retires](Self::retire) the arena and makes it a spare.
+    /// [Retires](Self::retire) the arena, and then makes it a spare, whose addresses can be used for a later file.
     ///
     /// No thread may have a chunk of this arena, or be in the middle of an event that could open a chunk of it.
     #[inline(never)]
@@ -250,8 +253,8 @@ impl Arena {
         self.memory.get(page as usize * PAGE).filter(|_| page < self.pages)
     }
 
-    /// Adds `events` to a count of lost events. A negative number corrects the count. A service that reads this word in
-    /// the shared memory gets the count even after this process was killed.
+    /// Adds `events` to the count of the events that were lost for the reason `loss`. A negative number corrects the
+    /// count. The count is a word in the shared memory, so a service can read it even after this process was killed.
     #[inline(never)]
     pub fn count_lost(&self, loss: Loss, events: i32) {
         let word = self.memory.get::<AtomicU32>(loss.word(PAGE));
@@ -260,7 +263,7 @@ impl Arena {
         }
     }
 
-    /// Returns a count of lost events, and sets it to 0.
+    /// Returns the count of the events that were lost for the reason `loss`, and sets the count to 0.
     pub(crate) fn take_lost(&self, loss: Loss) -> u32 {
         let word = self.memory.get::<AtomicU32>(loss.word(PAGE)).filter(|_| (loss as u32) < self.pages);
         word.map_or(0, |word| word.swap(0, Ordering::Relaxed))
@@ -301,8 +304,8 @@ impl Arena {
         None
     }
 
-    /// Records in the word that [`touched`] reads that the first `pages` pages have been used. A reader skips all other
-    /// pages, because reading them would allocate memory for them.
+    /// Records that the first `pages` pages have been used. The record is the word that [`touched`] reads. A reader
+    /// skips all other pages, because reading them would allocate memory for them.
     fn note_touched(&self, pages: u32) {
         if let Some(word) = self.memory.get::<AtomicU32>(TOUCHED).filter(|_| self.pages > TOUCHED_PAGE)
             && word.load(Ordering::Relaxed) <= pages
@@ -311,13 +314,13 @@ impl Arena {
         }
     }
 
-    /// Returns half of the arena's size. The unit is a page divided by [`CHUNKS_MAX`].
+    /// Returns half of the arena's size. The unit is a small chunk, of which [`CHUNKS_MAX`] fit into a page.
     const fn half(&self) -> u32 {
         self.pages * CHUNKS_MAX / 2
     }
 
-    /// Sleeps until threads have taken chunks of half the size of the arena since
-    /// [`take_completed`](Self::take_completed), or a thread waits for room, or `time` has passed. Returns false if the
+    /// Sleeps until one of these happens: threads have taken half of the arena since the last call of
+    /// [`take_completed`](Self::take_completed), a thread waits for room, or `time` has passed. Returns false if the
     /// system refuses the sleep. Only one thread may sleep.
     pub(crate) fn sleep(&self, time: Duration) -> bool {
         self.filling.sleep(self.half(), time)
@@ -329,7 +332,7 @@ impl Arena {
     }
 
     /// Opens a chunk for a writer. The chunk has this layout or, if no such chunk is free, the other layout. Returns
-    /// `None` if no chunk is free or the arena is retired.
+    /// `None` if no chunk is free, or if the arena was [retired](Self::retire).
     #[inline(never)]
     pub fn open(&'static self, layout: Layout, writer: u16, number: u32, buffer: u32) -> Option<Chunk> {
         let other = if layout == Layout::Whole { Layout::Small } else { Layout::Whole };
@@ -346,7 +349,7 @@ impl Arena {
         // The count includes the first packet, which is not finished.
         packets.store(1, Ordering::Release);
         let start = self.memory.at(start);
-        // Both addresses are within the chunk. Its last byte is reserved for an empty packet.
+        // Both addresses are within the chunk. The chunk's last byte is reserved for an empty packet.
         let (at, end) = (start.wrapping_add(CHUNK_HEADER), start.wrapping_add(size - 1));
         Some(Chunk { at, end, start, finished: 0, index, arena: Some(self) })
     }
@@ -382,7 +385,7 @@ impl Arena {
         let mut size = 0;
         self.consume(place, |start, chunks| {
             size = abi::chunk_size(PAGE, chunks);
-            // Nobody writes the chunk until it is free.
+            // No thread writes to the chunk until the chunk is free.
             to.get_mut(..size).into_iter().for_each(|to| self.copy(start, to));
         });
         to.get(..size).filter(|_| size > 0)
@@ -408,7 +411,8 @@ impl Arena {
         let start = Self::start(place.page, place.chunk, chunks);
         read(start, chunks);
         if let Some([_, packets]) = self.head(start) {
-            // The thread that opens the chunk next sets this before it writes packets. Until then no reader finds any.
+            // The thread that opens the chunk next sets this count before it writes packets. Until then, the count is
+            // 0, so no reader finds packets in the chunk.
             packets.store(0, Ordering::Relaxed);
         }
         abi::free(header, place.chunk);
@@ -416,8 +420,8 @@ impl Arena {
 
     /// Calls `each` with each finished, non-empty packet of a chunk, and with the packet's flags, as long as the
     /// packets lie within the chunk. `finished` holds the number of finished packets and the chunk's flags. The caller
-    /// makes sure that so many packets are finished: the function reads the packets in place, and only a finished
-    /// packet does not change. Returns the offset behind the last finished packet.
+    /// makes sure that this number of packets is finished, because the function reads the packets in place, and only
+    /// finished packets don't change any more. Returns the offset behind the last finished packet.
     fn packets(&self, start: usize, chunks: u32, finished: u16, mut each: impl FnMut(&[u8], u16)) -> usize {
         let (mut at, end) = (start + CHUNK_HEADER, start + abi::chunk_size(PAGE, chunks));
         let (finished, all_flags) = (finished & abi::PACKETS_MAX, finished >> abi::FLAGS_SHIFT);
@@ -436,16 +440,16 @@ impl Arena {
     }
 
     /// Returns the chunks that are neither free nor being read and that have finished packets. Once the list of
-    /// completed chunks was taken and read, these are the chunks that threads are still writing. With each chunk,
-    /// returns the number of its finished packets and the chunk's flags.
+    /// completed chunks was taken and read, these are the chunks that threads are still writing. The second value of
+    /// each pair holds the number of the chunk's finished packets, and the chunk's flags.
     pub(crate) fn open_chunks(&self) -> impl Iterator<Item = (Open, u16)> {
         let pages = touched(self.memory.get(TOUCHED), self.pages);
         let all = (0..pages * CHUNKS_MAX).map(|index| (index / CHUNKS_MAX, index % CHUNKS_MAX));
         all.filter_map(|(page, chunk)| self.open_chunk(page, chunk))
     }
 
-    /// Returns this chunk, the number of its finished packets, and its flags. Returns `None` if the chunk is free or
-    /// being read, or has no finished packet.
+    /// Returns this chunk, and a value that holds the number of its finished packets and its flags. Returns `None` if
+    /// the chunk is free or being read, or has no finished packet.
     fn open_chunk(&self, page: u32, chunk: u32) -> Option<(Open, u16)> {
         let word = self.header(page)?.load(Ordering::Acquire);
         let chunks = abi::chunks_of(word);
@@ -454,8 +458,8 @@ impl Arena {
         }
         let start = Self::start(page, chunk, chunks);
         let [writer, packets] = self.head(start)?;
-        // Acquire: makes the values visible that the thread stored when it opened the chunk, and the packets. The last
-        // packet that is counted is unfinished.
+        // Acquire: makes the packets visible, and the values that the thread stored when it opened the chunk. The last
+        // packet that is counted is unfinished, so it is subtracted.
         let finished = packets.load(Ordering::Acquire).checked_sub(1)?;
         let number = self.memory.get::<AtomicU32>(start)?.load(Ordering::Relaxed);
         let [_, buffer] = self.private(page * CHUNKS_MAX + chunk)?;
@@ -492,7 +496,7 @@ impl Arena {
     pub fn read_left(&self, mut each: impl FnMut(Part<'_>)) {
         for (Open { place, writer, chunks, .. }, finished) in self.open_chunks() {
             let start = Self::start(place.page, place.chunk, chunks);
-            // The packet that may go on is not finished.
+            // The flag `GOES_ON` belongs to the last packet, which is unfinished and is not read.
             let finished = finished & !(abi::GOES_ON << abi::FLAGS_SHIFT);
             self.packets(start, chunks, finished, |bytes, flags| each(Part { writer, bytes, flags }));
         }
@@ -515,16 +519,16 @@ pub(crate) const TOUCHED_PAGE: u32 = Loss::ALL.len() as u32;
 /// The offset of the word with the number of used pages.
 const TOUCHED: usize = TOUCHED_PAGE as usize * PAGE + 4;
 
-/// Returns how many of the `pages` a producer has used, according to the word that holds this number. If there is no
-/// such word, or if the word is 0, all pages count as used, because the number is not known.
+/// Returns how many of its `pages` pages a producer has used, according to the word that holds this number. If there is
+/// no such word, or if the word is 0, all pages count as used, because the number is not known.
 pub(crate) fn touched(word: Option<&AtomicU32>, pages: u32) -> u32 {
     let word = word.filter(|_| pages > TOUCHED_PAGE);
     word.and_then(|word| word.load(Ordering::Acquire).checked_sub(1)).map_or(pages, |known| known.min(pages))
 }
 
 /// Returns the offset of an arena's private data: behind the system's page that contains the end of the file. If the
-/// system's pages are larger than [`PAGE`], the last system page may extend beyond the file, and its data behind the
-/// end of the file is shared, too.
+/// system's pages are larger than [`PAGE`], the last system page of the file may extend beyond the end of the file.
+/// Data in this part of the system page is shared, too.
 const fn private_from(pages: u32, page_size: usize) -> usize {
     (pages as usize * PAGE).next_multiple_of(page_size)
 }
@@ -595,7 +599,8 @@ fn packet_len(most: usize, byte: impl Fn(usize) -> Option<u8>) -> Option<(usize,
 
 /// A chunk that a thread writes, or no chunk. Zeroes are a valid value, which means "no chunk".
 ///
-/// Only the chunk's own thread writes packets to it, or the thread that completes the chunk in place of its own thread.
+/// Packets are written to the chunk only by its own thread, or by the thread that completes the chunk in place of its
+/// own thread.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Chunk {
@@ -610,7 +615,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Returns whether this value is a chunk.
+    /// Returns whether this value is a chunk, and not "no chunk".
     pub const fn is_some(&self) -> bool {
         self.arena.is_some()
     }
@@ -627,8 +632,8 @@ impl Chunk {
         self.at
     }
 
-    /// Publishes the packet that begins at [`at`](Self::at) and ends at `end`: from now on readers may read
-    /// the packet.
+    /// Publishes the packet that begins at [`at`](Self::at) and ends at `end`: from now on, the service may read the
+    /// packet.
     ///
     /// # Safety
     ///
@@ -645,13 +650,13 @@ impl Chunk {
         };
     }
 
-    /// Writes an encoded packet, including its length. Returns whether there was room for it.
+    /// Writes an encoded packet, which includes its length. Returns whether there was room for the packet.
     #[inline(never)]
     pub fn write(&mut self, packet: &[u8]) -> bool {
         if !self.is_some() || packet.len() > self.room() {
             return false;
         }
-        // SAFETY: there is room for it.
+        // SAFETY: the chunk has room for the packet.
         unsafe {
             ptr::copy_nonoverlapping(packet.as_ptr(), self.at, packet.len());
             self.publish(self.at.add(packet.len()));
@@ -659,11 +664,12 @@ impl Chunk {
         true
     }
 
-    /// Completes the chunk and adds it to the list of completed chunks. Afterwards this value means "no chunk".
+    /// Completes the chunk and adds it to the list of completed chunks. Afterwards, `self` means "no chunk".
     #[inline(never)]
     pub fn complete(&mut self) {
         if let Some(length) = self.word::<AtomicU8>(self.at) {
-            // The packet that was counted in advance becomes an empty one, in the reserved byte or in a byte before it.
+            // The packet that was counted in advance becomes an empty packet: one byte with the length 0, which is the
+            // reserved byte or a byte before it.
             length.store(0, Ordering::Relaxed);
         }
         self.hand_over();

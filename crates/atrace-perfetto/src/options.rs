@@ -1,4 +1,4 @@
-//! The options that a session requests in addition to its categories, as bits. They come from the session's
+//! The options that a session requests in addition to its categories, as bits. They are read from the session's
 //! `DataSourceConfig`.
 //!
 //! Source: Perfetto's `data_source_config.proto` and `track_event_config.proto`.
@@ -10,14 +10,16 @@ use crate::proto::{Reader, Value};
 pub(crate) const NO_ARGUMENTS: u32 = 1;
 /// Names that are not constants of a callsite are replaced (`filter_dynamic_event_names`).
 pub(crate) const NO_NAMES: u32 = 2;
-/// The options by which parts of an event are left out or replaced.
+/// The options which demand that parts of events are left out or replaced.
 pub(crate) const FILTERS: u32 = NO_ARGUMENTS | NO_NAMES;
-/// Before an event is lost, its thread waits for room, for a limited time (`buffer_exhausted_policy`).
+/// If there is no room for an event, its thread first waits for room, for a limited time, before the event is lost
+/// (`buffer_exhausted_policy`).
 pub(crate) const STALL: u32 = 4;
 
 /// Each event on a thread's track also contains the thread's processor time (`enable_thread_time_sampling`).
 pub(crate) const THREAD_TIME: u32 = 8;
-/// The options that exclude the fast paths: if a session requests one of them, its events take the slower path.
+/// The options that exclude the fast paths. If a session requests one of these options, events for this session take
+/// the slower path ([`Writer::event`](crate::writer::Writer::event)).
 pub(crate) const NOT_FAST: u32 = FILTERS | THREAD_TIME;
 
 /// Returns the options of a session.

@@ -2,22 +2,23 @@
 //!
 //! # Format
 //!
-//! The packet of an event is its length and a `TracePacket`, which contains a `TrackEvent`. The time of a packet is the
-//! time since the previous packet, in nanoseconds. If [`Event::time`] is not 0, the packet has that time and names the
-//! clock of that time instead, because a negative difference would turn the clock of the sequence back. Lengths are
-//! varints that are filled in after the content is written, so their size is fixed in advance: one byte if `IS_SHORT`
-//! is true (names of up to [`SHORT`](crate::event::SHORT) bytes and no arguments), otherwise two bytes. Protobuf does not
-//! require the shortest form of a varint, so two bytes may also hold a small length.
+//! The packet of an event consists of a length and a `TracePacket`, which contains a `TrackEvent`. The time in a packet
+//! is usually the time since the previous packet of the thread, in nanoseconds. If [`Event::time`] is not 0, the packet
+//! contains this time itself, and the number of its clock (`CLOCK_BOOTTIME`). A difference could be negative here, and
+//! would then turn back the clock of the packet sequence. Lengths are varints that are filled in after the content is
+//! written, so their size is fixed in advance: one byte if `IS_SHORT` is true (names of up to
+//! [`SHORT`](crate::event::SHORT) bytes and no arguments), otherwise two bytes. Protobuf does not require the shortest
+//! form of a varint, so two bytes may also hold a small length.
 //!
-//! A callsite's constant data is interned: [`intern`] writes the data in a separate packet, and events then have the
-//! callsite's number instead of its texts. The encoded number of every callsite has the same size.
+//! A callsite's constant data is interned: [`intern`] writes the data in a separate packet, and the packets of events
+//! then contain the callsite's number in place of its texts. The encoded numbers of all callsites have the same size.
 //!
 //! # Rules
 //!
 //! A writer checks once that the chunk has room for the largest possible packet of the event ([`Event::room`]), and
-//! then writes without checks. Readers see a packet once [`Chunk::publish`] has counted it. There is one encoder,
-//! [`event`], for all kinds of events except long ones ([`whole_event`]); it is inlined, and each caller gets code only
-//! for the fields that its events have.
+//! then writes without checks. Readers see a packet once [`Chunk::publish`] has counted it. One encoder, [`event`],
+//! writes all kinds of events except long events ([`whole_event`]). It is inlined, and each caller gets code only for
+//! the fields that its events have.
 //!
 //! Source: Perfetto's `trace_packet.proto`, `track_event.proto`, `track_descriptor.proto`, `interned_data.proto`,
 //! `debug_annotation.proto`.
@@ -50,7 +51,7 @@ use crate::event::{Amount, Event, TEXT_MAX, Track, Type};
 /// The maximum size of the parts that every event has, in bytes: lengths, the time, flags, the type and one
 /// category.
 const HEAD_ROOM: usize = 24;
-/// The size of the clock's number in the packet of an event with a given time, in bytes.
+/// The size of the field with the clock's number in the packet of an event that has a time of its own, in bytes.
 const CLOCK_ROOM: usize = 3;
 
 impl Event<'_> {
@@ -78,14 +79,15 @@ impl Event<'_> {
 /// Writes an event, with further encoded fields of a `TrackEvent` in `more`. Returns false if there is no room.
 ///
 /// - `IS_USUAL` means that the event is one of the usual events, for which
-///   [`event_fast`](crate::writer::Writer::event_fast) gives the conditions. Here only the number of its categories
-///   matters.
+///   [`event_fast`](crate::writer::Writer::event_fast) gives the conditions. This function makes use of only one
+///   condition: the event names exactly one category, or is an end.
 /// - `IS_SHORT` means that all lengths fit into one byte: names have at most [`SHORT`] bytes, there are no
 ///   arguments and no flow, and a callsite has only a name.
 ///
-/// The function is inlined, so that each caller has code only for the parts that its events can have. No reference to
-/// the event may be passed to a function that is not inlined, here or in a caller: otherwise the compiler can't use the
-/// fact that fields of [`Event`] are constant. So such functions get copies of these fields.
+/// The function is inlined, so that each caller has code only for the parts that its events can have. If a reference to
+/// the event were passed to a function that is not inlined, here or in a caller, the compiler could not use the fact
+/// that some fields of [`Event`] are constant. So functions that are not inlined get copies of the fields that they
+/// need.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn event<const IS_SHORT: bool, const IS_USUAL: bool>(
@@ -94,14 +96,14 @@ pub(crate) fn event<const IS_SHORT: bool, const IS_USUAL: bool>(
     event: &Event<'_>,
     more: &[u8],
 ) -> bool {
-    // Every length that passes this check has at most 14 bits. The sum can't overflow: no address space holds such
-    // lengths.
+    // Every length that passes this check has at most 14 bits. The sum can't overflow, because no address space is
+    // large enough for texts with such lengths.
     if chunk.room() < event.room::<IS_USUAL>() + more.len() {
         return false;
     }
-    // SAFETY: writes at most what `room` counts. `HEAD_ROOM` covers two lengths (4 bytes), the time (11; its clock
-    // has room of its own), sequence_flags (2), the keys of the event (1), the type (2) and one category (2), and one
-    // byte that is written behind a name's length.
+    // SAFETY: writes at most what `room` counts. `HEAD_ROOM` covers two lengths (4 bytes), the time (11; the number of
+    // its clock has room of its own), sequence_flags (2), the keys of the event (1), the type (2) and one category (2),
+    // and one byte that is written behind a name's length.
     unsafe {
         let mut cursor = Cursor(chunk.at());
         let whole = cursor.later::<IS_SHORT>();
@@ -111,7 +113,7 @@ pub(crate) fn event<const IS_SHORT: bool, const IS_USUAL: bool>(
             cursor = cursor.own_time(event.time);
         }
         let inner;
-        // sequence_flags: 2; track_event: its length, type, category_iids
+        // Fields: sequence_flags (2), track_event: its length, type, category_iids
         if IS_USUAL && event.kind != Type::End {
             let category = event.tags.trailing_zeros() as u8 + 1;
             inner = cursor.0.add(3);
@@ -179,7 +181,7 @@ pub(crate) fn event<const IS_SHORT: bool, const IS_USUAL: bool>(
 /// Returns the maximum size of the packet that interns a callsite, in bytes.
 #[inline(never)]
 pub(crate) fn site_room(site: Site<'_>) -> usize {
-    const HEAD: usize = 12; // An entry without its text.
+    const HEAD: usize = 12; // The size of an entry without its text.
     let mut room = 64 + site.name.len().min(SITE_NAME_MAX);
     if let Some(about) = site.about {
         room += HEAD + about.target().len().min(SITE_TEXT_MAX);
@@ -189,8 +191,8 @@ pub(crate) fn site_room(site: Site<'_>) -> usize {
     room
 }
 
-/// Interns a callsite with a number: writes its name and, if it has metadata, its target, source location and the
-/// names of its arguments. Returns false if there is no room.
+/// Interns a callsite that has a number: writes its name and, if it has metadata, its target, its source location and
+/// the names of its arguments. Returns false if there is no room.
 #[inline(never)]
 pub(crate) fn intern(chunk: &mut Chunk, site: &Site<'_>) -> bool {
     if chunk.room() < site_room(*site) {
@@ -225,8 +227,9 @@ pub(crate) fn intern(chunk: &mut Chunk, site: &Site<'_>) -> bool {
     true
 }
 
-/// The packet that defines the names of the levels, with its length. Its `interned_data` defines the name `level` in
-/// `debug_annotation_names`, and the name of each level, under the level's number, in `debug_annotation_string_values`.
+/// The packet that defines the names of the levels, with its length. Its field `interned_data` defines the name `level`
+/// in `debug_annotation_names`. In `debug_annotation_string_values`, it defines the name of each level, under the
+/// level's number.
 pub(crate) const LEVELS: &[u8] = b"\x49\x68\x02\x62\x45\
     \x1a\x09\x08\x01\x12\x05level\
     \xea\x01\x09\x08\x01\x12\x05ERROR\
@@ -302,16 +305,17 @@ pub(crate) fn describe_any(chunk: &mut Chunk, track: &Track<'_>) -> bool {
     describe::<false>(chunk, track)
 }
 
-/// Does the same as [`spread`], but is not inlined, because it is for packets that are rarely written.
+/// Does the same as [`spread`]. This function is not inlined, because it is for packets that are rarely written.
 #[inline(never)]
 fn called_spread(track: u64) -> [u8; 8] {
     spread(track)
 }
 
-/// Returns the varint of a track's number.
+/// Returns a track's number, which has 56 bits, as a varint of eight bytes.
 #[inline(always)]
 fn spread(track: u64) -> [u8; 8] {
-    // Spreads groups of seven bits over bytes: first halves of 28 bits, then quarters of 14, then single groups.
+    // Moves each group of seven bits into a byte of its own: first splits the 56 bits into halves of 28 bits, then
+    // these into quarters of 14 bits, and then the quarters into single groups.
     let wide = (track & 0x0fff_ffff) | (track & 0x00ff_ffff_f000_0000) << 4;
     let half = (wide & 0x0000_3fff_0000_3fff) | (wide & 0x0fff_c000_0fff_c000) << 2;
     let each = (half & 0x007f_007f_007f_007f) | (half & 0x3f80_3f80_3f80_3f80) << 1;

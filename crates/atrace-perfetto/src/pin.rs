@@ -1,5 +1,5 @@
-//! Determines which thread may use a writer, by a *pin* for each thread slot and an *epoch* for each session
-//! slot.
+//! Determines which thread may use a writer (the state with which a thread writes for a session). For this purpose,
+//! each thread slot has a *pin*, and each session slot an *epoch*.
 //!
 //! # The problem
 //!
@@ -13,14 +13,14 @@
 //! A thread is *pinned* ([`Pin`]) while it writes an event, as in crossbeam-epoch. A session is open while its
 //! [`Epoch`] is odd. A thread writes for a session only if it is pinned and has seen the odd epoch after it was pinned.
 //! The socket thread first makes the epoch even, and then takes the chunk of each thread that is not pinned. If a
-//! thread is pinned, the socket thread checks again later. This protocol never makes the writer's thread wait.
+//! thread is pinned, the socket thread checks again later. The writer's thread never waits in this protocol.
 //!
 //! Each of the two threads stores a word of its own and then loads the other thread's word. At least one of the two
 //! threads must see the other's store. This is the core of Dekker's algorithm for mutual exclusion, which needs a
 //! store-load fence on both sides. Such a fence would cost an event more than all of its other instructions. So the
-//! fences are asymmetric: the event has only a *light* fence, a compiler barrier where the kernel offers
-//! `membarrier(2)`. The socket thread, which closes a session rarely, has the *heavy* fence: it makes the kernel run a
-//! full fence on every CPU that runs a thread of this process. See `atrace_sys::fence`, and "asymmetric fences" in WG21
+//! fences are asymmetric. The event has only a *light* fence: if the kernel offers `membarrier(2)`, this is a compiler
+//! barrier. The socket thread, which rarely closes a session, has the *heavy* fence: it makes the kernel run a full
+//! fence on every CPU that runs a thread of this process. See `atrace_sys::fence`, and "asymmetric fences" in WG21
 //! paper P1202.
 //!
 //! # Other orders
@@ -29,8 +29,8 @@
 //!   the writer's thread has written.
 //! - [`Epoch::open`] is a release and [`Epoch::now`] an acquire: a thread that sees the epoch sees the session's
 //!   other words.
-//! - A signal handler whose thread is pinned must not write. [`Pin::pin`] returns [`PinResult::Nested`] to
-//!   it.
+//! - A signal handler that interrupts a pinned thread must not write an event. In such a handler, [`Pin::pin`] returns
+//!   [`PinResult::Nested`].
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{heavy_fence, light_fence};
@@ -39,7 +39,8 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const PINNED: u32 = 2;
 
-/// The state of a thread slot: free (0), taken, or taken and pinned.
+/// The state of a thread slot: free (0), taken by a thread, or taken by a thread that is pinned (in the middle of an
+/// event).
 #[derive(Debug, Default)]
 pub(crate) struct Pin(pub(crate) AtomicU32);
 
@@ -97,10 +98,10 @@ impl Pin {
     }
 }
 
-/// The epoch of a session slot. It is odd while a session is open, and is initially 0. No two sessions in the same slot
-/// have the same epoch.
+/// The epoch of a session slot: a number that is initially 0, and is odd while a session in the slot is open. No two
+/// sessions in the same slot have the same epoch.
 ///
-/// The second word is the session's first epoch, by which the session is identified.
+/// The first word is the present epoch. The second word is the session's first epoch, which identifies the session.
 #[derive(Debug, Default)]
 pub(crate) struct Epoch(pub(crate) AtomicU32, pub(crate) AtomicU32);
 
@@ -111,7 +112,7 @@ impl Epoch {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Returns whether this is the epoch of an open session.
+    /// Returns whether the epoch `number` is the epoch of an open session.
     #[inline(always)]
     pub(crate) const fn is_open(number: u32) -> bool {
         number & 1 == 1
@@ -122,8 +123,9 @@ impl Epoch {
     ///
     /// No thread may still have a chunk of the slot's previous session.
     ///
-    /// In a forked child the epochs were wiped. The first epoch of a slot is computed from `generation`: each process
-    /// has 65,536 epochs of its own, so the sessions of a child have other epochs than the sessions of its parent.
+    /// In a forked child, the epochs were wiped (set to 0). So the first epoch of a slot is computed from `generation`,
+    /// which identifies the process. Each process has 65,536 epochs of its own, so the sessions of a child have other
+    /// epochs than the sessions of its parent.
     pub(crate) fn open(&self, generation: u64) {
         let now = match self.0.load(Ordering::Relaxed) {
             0 => (generation as u32) << 16,
@@ -136,7 +138,7 @@ impl Epoch {
 
     /// Returns the first epoch of the open session or, if no session is open, of the session that was closed last.
     ///
-    /// A thread that has seen any epoch of a session sees the session's first epoch here.
+    /// A thread that has seen any epoch of a session gets the first epoch of this session here.
     pub(crate) fn first(&self) -> u32 {
         self.1.load(Ordering::Relaxed)
     }
@@ -150,7 +152,7 @@ impl Epoch {
         }
     }
 
-    /// Closes the session. After this call, a thread that is found not pinned no longer writes for the session.
+    /// Closes the session. If a thread is found not pinned after this call, it does not write for the session any more.
     pub(crate) fn close(&self) {
         let now = self.0.load(Ordering::Relaxed);
         self.0.store(now.wrapping_add(1) & !1, Ordering::Release);

@@ -14,16 +14,16 @@
 //!
 //! # Threading
 //!
-//! A thread uses its writers while it is *pinned* ([`Pool::pin`]). The thread that serves a session (the socket
-//! thread, or the thread of a recording) uses a writer in two cases: after the session was closed, if the writer's
-//! thread is not pinned ([`Pool::reclaim`]); and after the writer's thread has ended, after pinning the slot itself
-//! ([`Pool::look_for_ended`]). [`pin`](super::pin) explains why two threads never use a writer at once. The
-//! writer's thread never waits for this. If a signal handler on a pinned thread writes an event, the thread is not
+//! A thread uses its writers while it is *pinned* ([`Pool::pin`]). The thread that serves a session (the socket thread,
+//! or the thread of a recording) uses a writer in two cases: if the session was closed and the writer's thread is not
+//! pinned ([`Pool::reclaim`]); and if the writer's thread has ended, after the serving thread has pinned the slot
+//! ([`Pool::look_for_ended`]). [`pin`](super::pin) explains why two threads never use a writer at once. The writer's
+//! thread never waits for the other thread. If a signal handler on a pinned thread writes an event, the thread is not
 //! pinned twice: this nested event is lost and counted.
 //!
-//! A slot is given back when its thread ends, by the destructor of a thread key. For some threads no such destructor
-//! runs. The slot of such a thread holds its thread id (`unnoticed`), and the thread that serves sessions checks at
-//! intervals whether that thread still exists.
+//! A slot is given back when its thread ends, by the destructor of a thread key (`pthread_key_create`). For some
+//! threads, no such destructor runs. The slot of such a thread holds the thread's id (`unnoticed`), and the thread that
+//! serves sessions checks at intervals whether a thread with this id still exists.
 //!
 //! # Forks
 //!
@@ -32,10 +32,10 @@
 //! ([`Pool::wipe`]), in its fork handler or, if it is a child of a bare `clone`, at its first event: the bit
 //! [`COMPARE`] makes each event check whether it is the first in a child. Thread slots and writers are copied
 //! unchanged, because the fork may have been made by a signal handler in the middle of an event. The child continues
-//! that event, so its writer must be intact. By then the memory that the writer points to is no longer shared with the
-//! parent (`Arena::retire_all`). [`Pool::renew`] frees the slots of the parent's other threads. The epoch of the
-//! session, which contains the generation of the process, shows whether a writer was used by the child or by its
-//! parent.
+//! that event, so its writer must be intact. When it continues, the memory that its writer points to is no longer
+//! shared with the parent (`Arena::retire_all`). [`Pool::renew`] frees the slots of the parent's other threads. The
+//! epoch of the session, which contains the generation of the process (a number that identifies it), shows whether a
+//! writer was used by the child or by its parent.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -67,30 +67,33 @@ const _: () = assert!(SERVICES * THREADS < 1 << 15, "the service numbers a proce
 /// Returns the number by which the service identifies the writer of a thread for a session.
 ///
 /// The writers of the recording have the same numbers as the writers of session 0. The numbers do not conflict, because
-/// only the recording reads its chunks.
+/// the service does not get the recording's chunks.
 pub(crate) const fn writer_number(session: usize, thread: usize) -> u16 {
     (1 + session % SERVICES * THREADS + thread) as u16
 }
 
-/// A bit in the word with the tags that sessions want. It means that the tags are not known before a call of
-/// [`tags`](crate::producer::tags). In the presumed tags, this bit means that the first event has to connect.
+/// A bit in the word with the tags that sessions want. It means that the tags are known only after a call of
+/// [`tags`](crate::producer::tags). In the word with the presumed tags (`Shared::presumed`), this bit means that the
+/// first event has to connect to the service.
 pub const ASK: u64 = 1 << 62;
 /// A bit in the same word as [`ASK`]. It means that the kernel can't wipe memory in a child, so the tags may be those
-/// of the parent. If this bit is set, each event whose tag is enabled compares the process's generation.
+/// of the parent. If this bit is set, each event whose tag is enabled checks by the process's generation whether it is
+/// in a child.
 pub const COMPARE: u64 = 1 << 61;
 
-/// A bit in the word with the open sessions, besides the bits of the slots. It is set while tags are presumed. No event
-/// takes a fast path then, because the event may have to be counted as lost for the service.
+/// A bit in the word with the open sessions, besides the bits of the session slots. It is set while tags are *presumed*
+/// ([`Shared::presumed`]), that is, count as wanted until the service has reported its sessions. During this time, no
+/// event takes a fast path, because the event may have to be counted as lost for the service.
 pub(crate) const PRESUMED: u32 = 1 << 31;
 const _: () = assert!(SESSIONS < 31);
 
-/// The data of a session slot that events need.
+/// The data of a session slot that is needed to write events.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Session {
     /// Identifies the session that is in this slot, and shows whether the session is open.
     pub(crate) epoch: Epoch,
-    /// The service's number of the buffer for the session's chunks.
+    /// The number by which the service identifies the buffer for the session's chunks.
     pub(crate) buffer: AtomicU32,
     /// The tags that the session wants.
     pub(crate) tags: AtomicU64,
@@ -125,14 +128,14 @@ impl Session {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Shared {
-    /// The tags that at least one session wants, together with the presumed tags.
+    /// The tags that at least one session wants, together with the tags in `presumed`.
     pub(crate) tags: AtomicU64,
     /// The open sessions, as one bit for each slot, and the bit [`PRESUMED`].
     pub(crate) open: AtomicU32,
     /// The number of sessions that have begun.
     pub(crate) begun: AtomicU32,
-    /// An upper bound of the slots in use: all slots that are taken have smaller indices. The bound never decreases
-    /// within a process.
+    /// An upper bound of the thread slots in use: all thread slots that are taken have smaller indices. The bound never
+    /// decreases within a process.
     pub(crate) threads: AtomicU32,
     /// The number of lost events: those that found no free chunk, ends of slices whose begins were lost, events of
     /// threads without a slot, and events nested in another event.
@@ -165,7 +168,7 @@ impl Shared {
         self.publish_tags();
     }
 
-    /// Closes the session in the slot `number`: no thread begins to write an event for it any more.
+    /// Closes the session in the slot `number`. After that, no thread begins to write an event for the session.
     ///
     /// The caller has to [reclaim](Pool::reclaim) the session's chunks.
     #[inline(never)]
@@ -177,8 +180,8 @@ impl Shared {
         self.publish_tags();
     }
 
-    /// Sets the presumed tags, which count as wanted even if no session wants them. Returns whether this changed these
-    /// tags.
+    /// Sets the presumed tags, which count as wanted even if no session wants them. Returns whether the presumed tags
+    /// have changed.
     ///
     /// Async-signal-safe.
     #[inline(never)]
@@ -200,13 +203,13 @@ impl Shared {
         self.open.load(Ordering::Relaxed) & !(PRESUMED | 1 << OWN_SESSION) != 0
     }
 
-    /// Returns whether an event that finds these open sessions has to be counted as lost for the service: no session of
-    /// the service is open, and the service has not yet reported which sessions exist.
+    /// Returns whether an event that has found `open` in the word with the open sessions has to be counted as lost for
+    /// the service: no session of the service is open, and the service has not yet reported which sessions exist.
     pub(crate) fn is_early(&self, open: u32) -> bool {
         open & !(1 << OWN_SESSION) == PRESUMED && self.presumed.load(Ordering::Relaxed) != 0
     }
 
-    /// Counts an event that is lost because its thread could not be pinned.
+    /// Counts an event that is lost because its thread could not be [pinned](Pool::pin).
     #[cold]
     fn lose(&self) {
         let open = self.open.load(Ordering::Acquire);
@@ -252,7 +255,7 @@ impl Shared {
 #[repr(C, align(64))]
 struct Thread {
     pin: Pin,
-    /// The thread id of the slot's thread, if no destructor will report the end of that thread; otherwise 0. See
+    /// The thread id of the slot's thread if no destructor will report the end of this thread; otherwise 0. See
     /// [`Pool::look_for_ended`].
     unnoticed: AtomicU32,
 }
@@ -260,9 +263,9 @@ struct Thread {
 /// The memory of one writer.
 struct WriterCell<W>(UnsafeCell<W>);
 
-// SAFETY: only the thread that has pinned the slot uses the cell: the writer's thread or, after that one has ended,
-// the thread in `look_for_ended`. `reclaim` uses it only when the session is closed and the slot is not pinned; see
-// `pin`.
+// SAFETY: only the thread that has pinned the slot uses the cell: the writer's thread or, after this thread has ended,
+// the thread that runs `look_for_ended`. `reclaim` uses the cell only when the session is closed and the slot is not
+// pinned; see `pin`.
 unsafe impl<W> Sync for WriterCell<W> {}
 
 /// The size of the part at the start of the mapping that is wiped in a child, in bytes: a multiple of every
@@ -272,9 +275,9 @@ const WIPED: usize = 64 << 10;
 #[repr(C)]
 struct Layout<W> {
     shared: Shared,
-    /// Fills the wiped part of the mapping up to its size.
+    /// Fills the wiped part of the mapping up to its size, [`WIPED`].
     _unused: [u8; WIPED - size_of::<Shared>()],
-    /// The generation of the process to which the slots belong.
+    /// The generation (see [`generation`]) of the process to which the slots belong.
     owner: AtomicU64,
     /// An upper bound of all slots that were ever taken, in this process or an ancestor.
     ever: AtomicU32,
@@ -282,7 +285,8 @@ struct Layout<W> {
     writers: [[WriterCell<W>; THREADS]; SESSIONS],
 }
 
-// SAFETY: the layout consists of atomics, for which zeroes are valid, and of `W`, for which `Plain` says so.
+// SAFETY: the layout consists of atomics, for which zeroes are valid, and of `W`, for which zeroes are valid because it
+// is `Plain`.
 unsafe impl<W: Plain> Plain for Layout<W> {}
 
 /// The thread slots and session slots of this process, and the writers.
@@ -305,14 +309,14 @@ impl<W: Plain + 'static> Pool<W> {
         self.0.get()
     }
 
-    /// Returns the state that the events of all threads read, or `None` before [`make`](Self::make).
+    /// Returns the words that the events of all threads read, or `None` before [`make`](Self::make).
     #[inline(always)]
     pub(crate) fn shared(&self) -> Option<&'static Shared> {
         self.layout().map(|layout| &layout.shared)
     }
 
-    /// Makes the mapping, unless it exists. When a thread with a slot ends, it calls `at_end` with the slot, if a
-    /// destructor notices the end.
+    /// Makes the mapping, unless it exists. When a thread with a slot ends, the destructor of a thread key calls
+    /// `at_end` with the slot, if the destructor runs for this thread.
     ///
     /// # Errors
     ///
@@ -322,7 +326,7 @@ impl<W: Plain + 'static> Pool<W> {
         if let Some(shared) = self.shared() {
             return Ok(shared);
         }
-        // The kernel wipes the start of the mapping in a child if it can; otherwise `wipe` does.
+        // In a child, the kernel wipes the start of the mapping, if it is able to; otherwise `wipe` does this.
         let layout = Mapped::<Layout<W>>::large(WIPED)?;
         layout.owner.store(generation().number(), Ordering::Relaxed);
         let layout = self.0.keep(layout);
@@ -371,8 +375,8 @@ impl<W: Plain + 'static> Pool<W> {
         }
     }
 
-    /// Pins the calling thread. If the thread has no slot, first takes one. If this returns `None`, the event is lost;
-    /// it has been counted, unless the pool was not made.
+    /// Pins the calling thread. If the thread has no slot, takes a slot first. If this returns `None`, the event is
+    /// lost. It was already counted as lost, unless the pool was not made.
     #[cfg_attr(small, inline(never))]
     #[cfg_attr(not(small), inline(always))]
     pub(crate) fn pin(&self) -> Option<Guard<W>> {
@@ -389,7 +393,8 @@ impl<W: Plain + 'static> Pool<W> {
     /// session, and then gives the slot back.
     pub(crate) fn end_thread(&self, slot: usize, each: fn(&'static Session, &mut W)) {
         let Some(layout) = self.layout() else { return };
-        // The thread-local word may already be gone, so the slot is passed in. From now on the thread has none.
+        // The thread-local word with the slot may already be gone, so the slot is a parameter. From now on, the thread
+        // has no slot.
         with_slot(|slot| slot.store(0, Ordering::Relaxed));
         let Some(thread) = layout.threads.get(slot) else { return };
         if thread.pin.pin() != PinResult::Pinned {
@@ -413,8 +418,8 @@ impl<W: Plain + 'static> Pool<W> {
         pin.free();
     }
 
-    /// Does the same as [`end_thread`](Self::end_thread) for threads that have ended although no destructor has
-    /// reported their end.
+    /// Does the same as [`end_thread`](Self::end_thread) for all threads that have ended and whose end was not reported
+    /// by a destructor.
     ///
     /// The thread that opens and closes sessions must call this at intervals.
     pub(crate) fn look_for_ended(&self, each: fn(&'static Session, &mut W)) {
@@ -427,8 +432,8 @@ impl<W: Plain + 'static> Pool<W> {
                 let number = thread.unnoticed.load(Ordering::Acquire);
                 let has_ended = number != 0 && !thread::is_there(number);
                 if has_ended && thread.pin.pin() == PinResult::Pinned {
-                    // Pairs with the thread's last `unpin`, whose store `pin` has read: what the thread wrote is
-                    // visible from here on.
+                    // Pairs with the thread's last `unpin`, whose store `pin` has read: the data that the thread wrote
+                    // is visible from here on.
                     fence(Ordering::Acquire);
                     thread.unnoticed.store(0, Ordering::Relaxed);
                     Self::end(layout, slot, each);
@@ -437,8 +442,9 @@ impl<W: Plain + 'static> Pool<W> {
         });
     }
 
-    /// Calls `each` with each writer of a closed session and the session's first epoch, except for writers of pinned
-    /// threads. Returns true if no thread was pinned, so that nothing is left to reclaim.
+    /// Calls `each` for the writers of a closed session, except the writers of pinned threads (which are in the middle
+    /// of an event). The arguments are the writer and the session's first epoch. Returns true if no thread was pinned,
+    /// so that nothing is left to reclaim.
     ///
     /// Only one thread at a time may call this for a session.
     #[inline(never)]
@@ -452,8 +458,8 @@ impl<W: Plain + 'static> Pool<W> {
                 is_done = false;
                 continue;
             }
-            // SAFETY: the session is closed, so only a thread that was pinned before may use the writer; this one is
-            // not pinned.
+            // SAFETY: the session is closed, so only a thread that was pinned before the close may use its writer. The
+            // writer's thread is not pinned.
             each(unsafe { &mut *writer.0.get() }, epoch);
         }
         is_done
@@ -463,8 +469,8 @@ impl<W: Plain + 'static> Pool<W> {
 /// Takes a slot for the calling thread and pins the thread: the slow path of [`Pool::pin`]. Returns the
 /// slot, or `None` if the thread is already pinned or no slot is free; the event then counts as lost.
 ///
-/// A signal handler may run between any two steps and call this function, too. The slot that is stored first becomes
-/// the thread's slot.
+/// Between any two steps, a signal handler may run and call this function, too. The slot that is stored first, here or
+/// in the handler, becomes the thread's slot.
 #[cold]
 #[inline(never)]
 fn pin_first<'a>(
@@ -483,8 +489,9 @@ fn pin_first<'a>(
     pinned
 }
 
-/// Gives the calling thread the slot that it has taken, unless the thread's present slot is no longer `before`, because
-/// a signal handler has given it another one. Then pins the thread.
+/// Makes `slot`, which the calling thread has taken, the thread's slot, and pins the thread. If the thread's present
+/// slot is no longer `before`, a signal handler has given the thread another slot; then `slot` is freed, and the thread
+/// is pinned in the other slot.
 fn pin_slot<'a>(
     shared: &Shared,
     ever: &AtomicU32,
@@ -492,7 +499,7 @@ fn pin_slot<'a>(
     slot: usize,
     before: u32,
 ) -> Option<(usize, &'a Pin)> {
-    // The bounds are raised before the slot is used.
+    // The two upper bounds of the slots in use are raised before the slot is used.
     let number = slot as u32 + 1;
     ever.fetch_max(number, Ordering::AcqRel);
     shared.threads.fetch_max(number, Ordering::AcqRel);
@@ -512,7 +519,8 @@ fn pin_slot<'a>(
     (pin.pin() == PinResult::Pinned).then_some((slot, pin))
 }
 
-/// A pinned thread. Until this value is dropped, only this thread may use its slot's writers.
+/// A thread that is pinned, because it writes an event. Until this value is dropped, only this thread may use its
+/// slot's writers.
 pub(crate) struct Guard<W: Plain + 'static> {
     layout: &'static Layout<W>,
     slot: usize,
@@ -521,7 +529,7 @@ pub(crate) struct Guard<W: Plain + 'static> {
 }
 
 impl<W: Plain + 'static> Guard<W> {
-    /// Returns the state that the events of all threads read.
+    /// Returns the words that the events of all threads read.
     #[inline(always)]
     pub(crate) const fn shared(&self) -> &'static Shared {
         &self.layout.shared
@@ -533,8 +541,8 @@ impl<W: Plain + 'static> Guard<W> {
         self.slot
     }
 
-    /// Returns the thread's writer for a session. The caller must check whether the session is open after the thread
-    /// was pinned.
+    /// Returns the thread's writer for a session. The caller must check, after the thread was pinned, whether the
+    /// session is open.
     #[inline(always)]
     pub(crate) fn writer(&mut self, session: usize) -> &mut W {
         // SAFETY: the slot is pinned once, by this thread, for itself or for a thread that has ended; and `&mut self`

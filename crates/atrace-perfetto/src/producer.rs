@@ -2,11 +2,12 @@
 //!
 //! # Connecting
 //!
-//! The process has one socket thread (`link`). [`connect`] starts it as an ordinary thread. The first event starts the
-//! thread if the program has only announced events with [`expect_events`], or in a forked child whose parent had a
-//! socket thread. That event must not allocate or take a lock, so it starts a bare thread, by the system call `clone`
-//! without the C library. [`seek`] also starts an ordinary thread, which sleeps while there is no service. `LINKED`
-//! holds the generation of the process that has a thread, so exactly one caller starts it.
+//! The process has one socket thread (`link`), which communicates with the service. [`connect`] starts it as an
+//! ordinary thread. [`seek`] also starts an ordinary thread, which sleeps while there is no service. The first event
+//! starts the thread if the program has only announced events with [`expect_events`], or in a forked child whose parent
+//! had a socket thread. An event must not allocate or take a lock, so it starts a bare thread, by the system call
+//! `clone` without the C library. `LINKED` holds the generation (a number that identifies a process) of the process
+//! that has a socket thread. It is changed by compare-and-swap, so exactly one caller starts the thread.
 //!
 //! # Writing
 //!
@@ -15,20 +16,20 @@
 //!
 //! 1. `write_fast`: one session is open, and nothing special has to be written before the event. This path is inlined
 //!    and compiled for each common kind of event, so the compiler drops the code for the parts that the event does not
-//!    have. Builds for size (`cfg(small)`) have no fast path. Events with long names have one of their own, in
-//!    `write_as`: such an event often needs a new chunk.
-//! 2. `write_several`: the same for several sessions, for the begins, ends and instants of a thread, except those whose
-//!    name is a text of more than 96 bytes. The time is read once, and the same encoder writes the packet in place for
-//!    each session. An event that is encoded once and then copied takes longer: a processor has to wait before it can
-//!    load bytes that were just written by several smaller stores.
+//!    have. Builds for size (`cfg(small)`) have no fast path. Events with long names have a fast path of their own, in
+//!    `write_as`, because such an event often needs a new chunk.
+//! 2. `write_several`: several sessions are open. This path is for begins, ends and instants on the thread's track,
+//!    except for events whose name is a text of more than 96 bytes. The time is read once, and the same encoder writes
+//!    the packet in place for each session. To encode the event once and then copy it would take longer: the processor
+//!    has to wait before it can load bytes that were just written by several smaller stores.
 //! 3. [`write()`]: any number of sessions, and any event. It runs whenever the fast paths can't write the event. For
-//!    each session it first tries to write the event in place, and then writes the definitions that are missing. If the
-//!    service has not answered yet, so that the existing sessions are unknown, the event waits for the answer, or is
-//!    lost and counted (`startup.rs`).
+//!    each session, it first tries to write the event alone. If this is not possible, it writes the missing definitions
+//!    and then the event. If the service has not answered yet, so that the existing sessions are unknown, the event
+//!    waits for the answer, or is lost and counted (`startup.rs`).
 //!
-//! A program calls [`write()`] with an event or, for an event that it writes often, [`write_as`] with the arguments of
-//! which the event's [`Form`] makes it, or [`write_text`], [`count`], [`end`] or [`end_traced`]. Each of these
-//! functions tries the fast paths, and calls [`write()`] if they can't write the event.
+//! A program may call [`write()`] with any event. For an event that it writes often, it calls [`write_as`], with the
+//! arguments from which the event's [`Form`] makes the event, or [`write_text`], [`count`], [`end`] or [`end_traced`].
+//! These functions first try the fast paths, and call [`write()`] if the fast paths can't write the event.
 //!
 //! # Threading
 //!
@@ -62,8 +63,8 @@ use crate::writer::{self, POOL, Writer, WriterSlot};
 static IS_EXPECTED: AtomicBool = AtomicBool::new(false);
 /// The state of the connection, as [`ConnectionState::packed`] encodes it.
 static CONNECTION_STATE: AtomicU64 = AtomicU64::new(0);
-/// The environment variables for the connection. They are read early, because an event could not read them
-/// safely.
+/// The environment variables for the connection. They are read early, because it would not be safe to read them in an
+/// event.
 static ENVIRONMENT: OnceRef<Environment> = OnceRef::new();
 
 /// Starts the socket thread, unless this process has a socket thread. Returns false if the thread can't be started.
@@ -114,8 +115,8 @@ pub fn is_service_there() -> bool {
     prepare().is_some() && socket::has_producers(named())
 }
 
-/// Makes the first event connect. The event waits longer than usual for the service, because the caller wants to lose
-/// no event.
+/// Makes the first event connect to the service. This event waits longer than usual for the service, because the caller
+/// wants to lose no event.
 ///
 /// This starts no thread: a program that writes no event does not connect.
 pub fn expect_events() {
@@ -125,8 +126,8 @@ pub fn expect_events() {
     prepare().into_iter().for_each(startup::expect);
 }
 
-/// Starts the socket thread now, if the first event would start it otherwise, and waits for the thread's first attempt
-/// to connect, as [`seek`] does: the program may confine itself afterwards.
+/// If the first event would start the socket thread, starts it now, and waits for its first attempt to connect, as
+/// [`seek`] does. Afterwards, the program may confine itself (seccomp).
 pub fn start_if_expected() {
     if POOL.shared().is_some_and(|shared| shared.presumed.load(Ordering::Relaxed) & ASK != 0) && start() {
         link::wait_for_first();
@@ -169,22 +170,23 @@ pub fn tags() -> u64 {
 }
 
 /// Handles the first event of a process that should connect: starts the socket thread and waits for the service. If the
-/// kernel can't wipe memory in children, this function also handles the first event in a child of a bare `clone`: such
-/// a child does not trace.
+/// kernel can't wipe memory in children, this function also handles the first event in a child of a bare `clone`: it
+/// detaches the child from its parent's connection, and the child does not trace.
 ///
-/// Events call this: no code here allocates or takes a lock.
+/// Events call this function, so no code here allocates or takes a lock.
 #[cold]
 #[inline(never)]
 fn ask(shared: &'static Shared) -> u64 {
     let _undisturbed = Undisturbed::new();
     if !wipes() && !POOL.is_own() {
-        // If another thread is doing this, the event is not written: the memory may still be the parent's.
+        // If another thread is still detaching the child, the memory may still be the parent's. So the event is not
+        // written.
         leave_parent_once();
         return 0;
     }
     if shared.presumed.load(Ordering::Relaxed) & ASK != 0 && clock::asked() >= RETRY.load(Ordering::Relaxed) {
         if FAILED.load(Ordering::Relaxed) != 0 && thread::is_confined() {
-            // A filter that was set after the first attempt may forbid another one.
+            // A seccomp filter that was set after the first attempt may forbid another attempt.
             startup::end(shared);
         } else if link(|| thread::spawn_bare(&RUN)) {
             startup::wait();
@@ -200,18 +202,18 @@ pub fn tags_word() -> Option<&'static AtomicU64> {
     POOL.shared().map(|shared| &shared.tags)
 }
 
-/// How long after a failed attempt to start the thread an event tries again, in nanoseconds.
+/// The time from a failed attempt to start the socket thread until an event tries again, in nanoseconds.
 const RETRY_NS: u64 = 100_000_000;
-/// How long after the first failed attempt events try again, in nanoseconds.
+/// The time from the first failed attempt until events no longer try again, in nanoseconds.
 const RETRIES_NS: u64 = 10_000_000_000;
-/// The time from which an event may try again to start the thread.
+/// The time from which an event may try again to start the socket thread, in nanoseconds of `CLOCK_BOOTTIME`.
 static RETRY: AtomicU64 = AtomicU64::new(0);
 /// The time of the first failed attempt, or 0 if the last attempt succeeded or events no longer try.
 static FAILED: AtomicU64 = AtomicU64::new(0);
 
 /// Starts the socket thread by the function `start`, unless this process has a socket thread. Returns false if the
-/// thread can't be started. If the first event was to start it, later events then try again for ten seconds, during
-/// which events are lost and counted.
+/// thread can't be started. If the first event was to start the thread, later events try again for ten seconds. During
+/// this time, events are lost and counted.
 fn link(start: impl FnOnce() -> Result<()>) -> bool {
     let this = generation().number();
     let present = LINKED.load(Ordering::Acquire);
@@ -226,7 +228,7 @@ fn link(start: impl FnOnce() -> Result<()>) -> bool {
         return false;
     };
     let is_by_event = shared.presumed.load(Ordering::Relaxed) & ASK != 0;
-    // A process that only seeks a service does not wait for the answer of one that is not there.
+    // A process that only seeks a service does not wait for an answer if no service is there.
     if link::is_persistent() || is_service_there() {
         startup::begin(shared);
     } else {
@@ -269,16 +271,17 @@ static RUN: fn() = run;
 ///
 /// The first call allocates. In a forked child of a process that was prepared, no call allocates.
 pub(crate) fn prepare() -> Option<&'static Shared> {
-    /// The generation of the process that was last prepared: this process or an ancestor.
+    /// The generation (see [`generation`]) of the process that was last prepared: this process or an ancestor.
     static PREPARED: AtomicU64 = AtomicU64::new(0);
     let this = generation().number();
     if PREPARED.load(Ordering::Acquire) != this {
-        // If two threads come at once, both do this, with the same result.
+        // If two threads call this function at once, both execute this block, with the same result.
         ENVIRONMENT.get_or_make(|| Environment {
             socket: socket::named_producers(),
             memory: process::variable("ATRACE_SHMEM_KB"),
         });
-        // The name and the clock source are read now, while the process may still open files.
+        // The name of the process and the source of the system's clock are read now, while the process may still open
+        // files.
         process::with_argv0(|_| ());
         clock::prepare();
         thread::prepare();
@@ -286,7 +289,8 @@ pub(crate) fn prepare() -> Option<&'static Shared> {
         at_fork();
         PREPARED.store(this, Ordering::Release);
     }
-    // In a child of a bare `clone`, no fork handler ran. Another thread of the child may be doing this now.
+    // In a child of a bare `clone`, no fork handler has run, so the child is detached from its parent's connection
+    // here. If another thread of the child is still doing this, the memory can't be used yet.
     if POOL.shared().is_some() && !POOL.is_own() && !leave_parent_once() && !POOL.is_own() {
         return None;
     }
@@ -301,12 +305,13 @@ fn end_thread(slot: usize) {
     }
 }
 
-/// Detaches a child of a bare `clone` from its parent's connection. Returns false if a thread of the child has done so,
-/// or is doing so.
+/// Detaches a child of a bare `clone` from its parent's connection. Returns false if another call has detached the
+/// child, or is detaching it at this time.
 ///
 /// Async-signal-safe.
 fn leave_parent_once() -> bool {
-    /// The generation of the process that last began to detach itself: this process or an ancestor.
+    /// The generation (see [`generation`]) of the process that last began to detach itself: this process or an
+    /// ancestor.
     static LEFT: AtomicU64 = AtomicU64::new(0);
     let this = generation().number();
     let is_first = LEFT.swap(this, Ordering::AcqRel) != this;
@@ -320,7 +325,8 @@ fn leave_parent_once() -> bool {
 ///
 /// Async-signal-safe.
 fn leave_parent() {
-    // This comes first: the child may have been forked in the middle of an event, which it continues.
+    // The arenas (all shared memory) are retired first, because the child may have been forked in the middle of an
+    // event, which it continues.
     Arena::retire_all();
     early::set_arena(None);
     POOL.wipe();
@@ -332,7 +338,8 @@ fn at_fork() {
         leave_parent();
         FAILED.store(0, Ordering::Relaxed);
         set_connection_state(ConnectionState::NOT_REQUESTED);
-        // If the parent was connected, or was to connect, the child connects at its first event.
+        // If the parent had a socket thread, or was to connect at its first event, the child connects at its first
+        // event.
         if (LINKED.load(Ordering::Relaxed) != 0 || IS_EXPECTED.load(Ordering::Relaxed))
             && let Some(shared) = POOL.shared()
         {
@@ -358,21 +365,22 @@ fn report_connection_state(state: ConnectionState) {
     }
 }
 
-/// Writes an event for each session that wants it. Returns `None` if no session got the event. But if the begin of a
-/// slice of the thread is lost for lack of room, or because the sessions are not known, it counts as written: the
-/// caller then also passes the end, which counts as lost.
+/// Writes an event for each session that wants it. Returns `None` if no session got the event. But a begin of a slice
+/// of the thread counts as written here, even if it is lost for lack of room or because the sessions are not known. So
+/// the caller passes the end of this slice, too, which then also counts as lost.
 ///
-/// If no session of the service is open and the service has not reported yet which sessions exist, waits for its
-/// report; if it does not come in time, the event is lost for the service. A long event may take several chunks of the
-/// memory.
+/// If no session of the service is open, and the service has not reported yet which sessions exist, waits for the
+/// report. If the report does not come in time, the event is lost for the service. A long event may take several chunks
+/// of the memory.
 #[inline(never)]
 pub fn write(event: &Event<'_>) -> Option<Written> {
     let mut guard = POOL.pin()?;
     let (mut shared, mut thread) = (guard.shared(), guard.thread());
     let mut open = shared.open.load(Ordering::Acquire);
-    let now = clock::now(); // Before the wait.
+    let now = clock::now(); // The time is read before the wait.
     let mut lost = None;
-    // `write_several` may have found a session that was closed since, because the connection was lost.
+    // If `write_several` calls this function, it may have found an open session that was closed since, because the
+    // connection was lost.
     if shared.is_early(open) && event.sessions & !open != 0 {
         drop(guard);
         open = wait_for_sessions(shared);
@@ -425,14 +433,14 @@ fn behind(session: &Session) -> u32 {
     session.number.load(Ordering::Relaxed).wrapping_add(1)
 }
 
-/// Writes an event of a form, which [`Form::event`] makes of the arguments. The function is compiled for each form, so
-/// it has code only for the fields that the form's events have. Builds for size have no such code.
+/// Writes an event of a form. [`Form::event`] makes the event from the arguments. This function is compiled for each
+/// form, so it has code only for the fields that the form's events have. In builds for size, it only calls [`write()`].
 ///
 /// Returns what [`write()`] returns. If the form has no events of this type, such as an end of the form
 /// [`Named`](crate::event::Named), returns `None` and writes nothing.
 ///
-/// The fast paths write the event that [`Form::usual`] makes. The other paths make the event again: if the first one
-/// were passed by reference, the compiler would no longer know which of its fields are constant.
+/// The fast paths write the event that [`Form::usual`] makes. The other paths make the event again: if the first event
+/// were passed to them by reference, the compiler would no longer know which of its fields are constant.
 #[inline(never)]
 pub fn write_as<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F::More) -> Option<Written> {
     if !F::has(key) {
@@ -448,11 +456,11 @@ pub fn write_as<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F:
     if F::IS_LONG {
         let mut guard = POOL.pin()?;
         if let Some((writer, slot)) = sole(&mut guard, &event) {
-            // Not `write_fast`: a long event often needs a new chunk.
+            // This is not `write_fast`, because a long event often needs a new chunk.
             let now = clock::now();
             let is_written = writer.event_fast::<false, true>(slot.epoch, &event, now)
-                // A copy: the compiler would store the slot in memory for the fast path, too, if its address were
-                // passed.
+                // The slot is copied. If its own address were passed, the compiler would store the slot in memory for
+                // the fast path, too.
                 || writer.event(&{ slot }, &again(), now);
             return is_written.then_some(Written::ByPerfetto { begun: 0 });
         }
@@ -475,7 +483,8 @@ pub fn write_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
 /// Writes an event on the fast path: one session is open, and its writer can write the event at once. Otherwise calls
 /// `otherwise`, which has to write the event. `IS_SHORT` has the same meaning as in [`packet::event`].
 ///
-/// The function is compiled for exactly the fields that the caller fills in; `otherwise` makes the event again.
+/// The function is inlined, and so compiled for exactly the fields that the caller fills in. `otherwise` makes the
+/// event again.
 ///
 /// If the event has a time that is not in the future, and no packet of the thread has a later time, the packet
 /// contains, like other packets, the time since the last packet.
@@ -493,7 +502,8 @@ fn write_fast<const IS_SHORT: bool>(
         if (event.time == 0 || writer.is_before(now) && now <= clock::now())
             && writer.event_fast::<IS_SHORT, true>(slot.epoch, &Event { time: 0, ..event }, now)
         {
-            // This includes instants on a track: the encoder, too, only distinguishes ends from other events.
+            // Instants on a track get a number in `begun`, too, although they don't need it: like the encoder, this
+            // code only distinguishes ends from other events.
             let is_counted = event.kind != Type::End && event.track.is_some_and(|track| !track.is_counter);
             return Some(Written::ByPerfetto { begun: if is_counted { behind(slot.session) } else { 0 } });
         }
@@ -512,9 +522,9 @@ fn sole<'a>(guard: &'a mut Guard<Writer>, event: &Event<'_>) -> Option<(&'a mut 
     let (shared, thread) = (guard.shared(), guard.thread());
     let open = shared.open.load(Ordering::Acquire);
     if open & open.wrapping_sub(1) != 0 {
-        return None; // Several sessions, or one and `PRESUMED`.
+        return None; // Several sessions are open, or `PRESUMED` and a session.
     }
-    // If no session is open, this is no index.
+    // If no session is open, this is not the index of a session, and `get` returns `None`.
     let number = open.trailing_zeros() as usize;
     let session = shared.sessions.get(number)?;
     let epoch = wanted(session, event)?;
@@ -522,11 +532,12 @@ fn sole<'a>(guard: &'a mut Guard<Writer>, event: &Event<'_>) -> Option<(&'a mut 
 }
 
 /// Writes an event of a form for several sessions. Each writer that can write the event at once does so, by code that
-/// is compiled for the form; [`write()`] writes the event for the others, and an event that can't take a fast path.
+/// is compiled for the form. [`write()`] writes the event for the other sessions. It also writes an event that can't
+/// take a fast path in any session.
 #[inline(never)]
 fn write_several<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F::More) -> Option<Written> {
     if cfg!(small) || !F::has(key) {
-        return None; // `write_as` has checked this. Here it tells the compiler which types there are.
+        return None; // `write_as` has checked this; here it tells the compiler which types are possible.
     }
     let again = || F::event(key, tags, text, more);
     let Some(event) = F::usual(key, tags, text, more) else { return write(&again()) };
@@ -534,7 +545,7 @@ fn write_several<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F
     let shared = guard.shared();
     let open = shared.open.load(Ordering::Acquire);
     let now = clock::now();
-    // No session, or `PRESUMED`, which is the sign.
+    // As a signed number, `open` is not positive if no session is open, or if the sign bit, `PRESUMED`, is set.
     let (mut rest, open) = if open.cast_signed() <= 0 { (Event::ALL, 0) } else { (0, open) };
     let mut is_written = false;
     for number in bits(open) {
@@ -554,7 +565,7 @@ fn write_several<'a, F: Form<'a>>(key: F::Key, tags: u64, text: F::Text, more: F
     is_written.then_some(Written::ByPerfetto { begun: 0 })
 }
 
-/// Returns the session's epoch, or `None` if the session does not want the event.
+/// Returns the session's epoch (odd while the session is open), or `None` if the session does not want the event.
 #[inline(always)]
 fn wanted(session: &Session, event: &Event<'_>) -> Option<u32> {
     let epoch = session.epoch.now();
@@ -564,8 +575,8 @@ fn wanted(session: &Session, event: &Event<'_>) -> Option<u32> {
 }
 
 /// Writes the end of a slice on a track, with more arguments. `args` are the arguments as an encoder has encoded them
-/// for the callsite `site`; they are not written without a callsite. `begun` is the number that the begin returned in
-/// [`Written`]. If `time` is not 0, the slice ends at that time, otherwise now.
+/// for the callsite `site`. If `site` is `None`, the arguments are not written. `begun` is the number that the begin
+/// returned in [`Written`]. If `time` is not 0, the slice ends at that time, otherwise now.
 #[inline(never)]
 pub fn end_traced(tags: u64, track: &Track<'_>, site: Option<&Site<'_>>, time: u64, begun: u32, args: &[u8]) {
     let track = Track { is_kept: true, ..*track };
@@ -580,8 +591,8 @@ pub fn end_traced(tags: u64, track: &Track<'_>, site: Option<&Site<'_>>, time: u
     };
 }
 
-/// Writes the end of the calling thread's innermost slice. This is `write_as::<End>` without a result, which would cost
-/// some instructions.
+/// Writes the end of the calling thread's innermost slice. This does the same as `write_as::<End>`, but returns no
+/// result, because a result would cost some instructions.
 #[inline(never)]
 pub fn end(tags: u64) {
     let otherwise = || {
@@ -596,7 +607,7 @@ pub fn end(tags: u64) {
 pub fn count(tags: u64, name: &str, hash: u64, value: i64) -> Option<Written> {
     let track = Track::counter(name, hash);
     let make = move || Event {
-        // Repeated, so that the compiler sees these constants here, too.
+        // These two fields are set again, so that the compiler sees here, too, that they are constant.
         track: Some(Track { is_counter: true, is_kept: true, ..track }),
         value: Some(Amount::Whole(value)),
         ..Event::new(Type::Counter, tags)
@@ -604,8 +615,7 @@ pub fn count(tags: u64, name: &str, hash: u64, value: i64) -> Option<Written> {
     write_fast::<true>(make(), || write(&make()))
 }
 
-/// Returns the flow number for this process's `id`. Other processes get different numbers for the same
-/// `id`.
+/// Returns the number of the flow that this process calls `id`. In other processes, the same `id` gives other numbers.
 #[inline(always)]
 pub fn flow_number(id: u64) -> u64 {
     (process_track() ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15)

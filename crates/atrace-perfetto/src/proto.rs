@@ -1,8 +1,9 @@
 //! The protobuf encoding, as far as Perfetto's messages need it: [`Writer`] and [`Reader`].
 //!
-//! A message is a sequence of fields. A field is a key (the field's number and the encoding of its value) and the
-//! value. Both types work on memory of the caller and check all bounds. Each type has one kind of failure: a writer
-//! with too little room returns `None` at its end; a reader stops at the first invalid field.
+//! A message is a sequence of fields. A field consists of a key (the field's number and the kind of encoding of its
+//! value) and the value. Both types work on memory of the caller and check all bounds. Each type has one kind of
+//! failure: if a writer has too little room, [`Writer::finish`] returns `None`; a reader stops at the first invalid
+//! field.
 //!
 //! Source: protobuf.dev, "Encoding".
 
@@ -11,7 +12,7 @@ const FIXED64: u8 = 1;
 const BYTES: u8 = 2;
 const FIXED32: u8 = 5;
 
-/// The size of the longest varint.
+/// The size of the longest varint, in bytes.
 const VARINT_MAX: usize = 10;
 
 /// Writes protobuf fields one after the other.
@@ -69,7 +70,7 @@ impl<'a> Writer<'a> {
         self.varint(u64::from(field) << 3 | u64::from(kind));
     }
 
-    /// Writes an unsigned number, a signed number in two's complement, a `bool` or an enum.
+    /// Writes a field whose value is an unsigned number, a signed number in two's complement, a `bool` or an enum.
     #[inline(never)]
     pub fn number(&mut self, field: u32, value: u64) -> &mut Self {
         self.key(field, VARINT);
@@ -77,7 +78,7 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Writes a `fixed64` or a `double`, given by its bits.
+    /// Writes a field of the type `fixed64` or `double`, whose value is given as bits.
     #[inline(never)]
     pub fn fixed64(&mut self, field: u32, bits: u64) -> &mut Self {
         self.key(field, FIXED64);
@@ -85,7 +86,7 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Writes a string, bytes, or an encoded message.
+    /// Writes a field whose value is a string, bytes, or an encoded message.
     #[inline(never)]
     pub fn bytes(&mut self, field: u32, value: &[u8]) -> &mut Self {
         self.key(field, BYTES);
@@ -100,7 +101,7 @@ impl<'a> Writer<'a> {
         self.varint(len as u64);
     }
 
-    /// Writes a message whose fields `write` writes.
+    /// Writes a field whose value is a message. `write` writes the fields of this message.
     #[inline(always)]
     pub fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.begin_message(field);
@@ -109,13 +110,13 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Begins a message, and reserves a byte for its length. This function and `end_message` are not inlined,
-    /// because `message` has many callers.
+    /// Begins a message, and reserves a byte for its length. This function and `end_message` are not inlined, because
+    /// `message`, which calls them, is inlined into many callers.
     #[inline(never)]
     fn begin_message(&mut self, field: u32) -> usize {
         self.key(field, BYTES);
         let start = self.len;
-        self.varint(0); // The length, filled in by `end_message`, perhaps with more bytes.
+        self.varint(0); // A byte for the length. `end_message` fills it in, and adds bytes if necessary.
         start
     }
 
@@ -174,9 +175,9 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Reads a varint of at most `most` bytes (at most ten). `byte` returns the byte with this index; it is called for each
-/// index once, in order. Returns the varint's value and its length in bytes, or `None` if the varint is longer than `most`
-/// or ends where `byte` returns `None`.
+/// Reads a varint of at most `most` bytes (at most ten). `byte` returns the byte at the given index; it is called once
+/// for each index, in order. Returns the varint's value and its length in bytes, or `None` if the varint is longer than
+/// `most` or ends where `byte` returns `None`.
 #[inline]
 pub fn varint(most: usize, mut byte: impl FnMut(usize) -> Option<u8>) -> Option<(u64, usize)> {
     let mut value = 0;
@@ -204,7 +205,7 @@ impl<'a> Reader<'a> {
         Self { rest: bytes, is_damaged: false }
     }
 
-    /// Returns whether all bytes that were read so far were valid fields.
+    /// Returns whether all fields that were read so far were valid.
     pub const fn is_whole(&self) -> bool {
         !self.is_damaged
     }

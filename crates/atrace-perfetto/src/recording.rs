@@ -1,12 +1,13 @@
-//! Records this process without a service: a session whose chunks a thread of the process writes to a
-//! file.
+//! Records this process without a service: a recording is a session whose chunks are written to a file by a thread of
+//! the process.
 //!
-//! The packets are the same as those for Perfetto's service. Like a service, the recording adds fields to each packet,
-//! which name the sequence, the process and the user that wrote the packet. The file is a valid trace after each write.
+//! The packets are the same as those for Perfetto's service. Like a service, the recording adds fields to each packet:
+//! the packet's sequence, and the process and the user that wrote the packet. The file is a valid trace after each
+//! write.
 //!
-//! Only one recording is possible at a time, because there is one session slot for recordings. A recording ends
-//! when its thread has closed the session and has read all chunks. If a thread is stuck in the middle of an event,
-//! that event is missing, and the slot stays in use until the thread continues.
+//! Only one recording is possible at a time, because there is one session slot for recordings. A recording ends when
+//! its thread has closed the session and has read all chunks. If a thread is stuck in the middle of an event, that
+//! event is missing in the file, and the slot stays in use until the thread continues.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -30,8 +31,9 @@ use crate::{category, changes, producer};
 /// The number of pages of the memory through which the threads pass packets to the recording's thread: 32 MiB, or less
 /// if a file size limit forbids that. Pages that are never touched take no memory.
 const PAGES: u32 = 4096;
-/// The size of the buffer for bytes that are written to the file at once. The buffer is allocated at the start, so that
-/// the recording goes on if memory runs out, unless a packet spans several chunks.
+/// The size of the buffer for bytes that are written to the file at once. The buffer is allocated at the start of the
+/// recording, so that the recording goes on if memory runs out. Only a packet that spans several chunks needs more
+/// memory.
 const AT_ONCE: usize = 256 << 10;
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(250);
@@ -55,8 +57,8 @@ struct Ends {
     failure: std::sync::Mutex<Option<io::Error>>,
 }
 
-/// Reports, when it is dropped, that the recording's thread has ended. If the thread has panicked, it also closes the
-/// session.
+/// A guard of the recording's thread. When it is dropped, it reports that the thread has ended. If the thread has
+/// panicked, it also closes the session.
 struct Done<'a>(&'a Ends, &'static Shared);
 
 impl Drop for Done<'_> {
@@ -97,8 +99,8 @@ pub fn begin(path: &Path, tags: u64) -> io::Result<Recording> {
 
 impl Recording {
     fn start(path: &Path, tags: u64) -> io::Result<Self> {
-        free_place()?; // The slot of the previous recording.
-        // Not emptied yet, because the recording may fail to begin.
+        free_place()?; // Frees the slot of the previous recording.
+        // The file is not emptied yet, because the recording may fail to begin.
         let file = File::options().write(true).create(true).truncate(false).open(path)?;
         let shared =
             producer::prepare().ok_or_else(|| io::Error::other("no memory for the threads' slots"))?;
@@ -115,9 +117,11 @@ impl Recording {
         let arena = writer.arena;
         let ends = Arc::new(Ends::default());
         let thread = Arc::clone(&ends);
-        // Read first: a signal handler may fork. A child opens no session, and its thread leaves the file alone.
+        // The generation, which identifies the process, is read first: from here on, a signal handler may fork. The
+        // child then opens no session, and its thread does not write to the file.
         let by = generation();
-        // Before the thread starts, because the thread may fail at once, and then closes the session.
+        // The session is opened before the thread starts, because the thread may fail at once, and then closes the
+        // session.
         if by == generation() {
             shared.open(OWN_SESSION, arena, 0, tags & category::ALL, 0);
         }
@@ -179,11 +183,10 @@ impl Drop for Recording {
     }
 }
 
-/// How long the end of a recording, and [`begin`], wait for threads that are in the middle of an event, in
-/// milliseconds.
+/// How long [`begin`] and the end of a recording wait for threads that are in the middle of an event, in milliseconds.
 const DRAIN_MS: u32 = 100;
 
-/// Reclaims the chunks of the closed session, so that the session slot is free.
+/// Completes the chunks of the closed session in place of their threads, so that the session slot is free.
 ///
 /// A thread that stays in the middle of an event, because it was stopped or has left the event by `longjmp`, keeps its
 /// last chunk; the session slot then stays in use, and this function returns an error.
@@ -205,7 +208,8 @@ struct Writer {
     speed: Speed,
     anchored: u64,
     bytes: Vec<u8>,
-    /// The incomplete packets: for the number of each writer, the parts that were already read.
+    /// The parts that were already read of incomplete packets, by the number of the writer. A packet that spans several
+    /// chunks has several parts.
     begun: HashMap<u16, Vec<u8>>,
     pid: u32,
     uid: u32,
@@ -238,7 +242,8 @@ impl Writer {
                 notify_again -= 1;
                 changes::changed();
             }
-            // Read before the last round, so that everything written before the stop is in the file.
+            // `stop` is read before the last round, so that all events which were written before the stop are in the
+            // file.
             let is_last = stop.load(Ordering::Acquire);
             self.anchor();
             let is_any = self.write()?;
@@ -295,7 +300,7 @@ impl Writer {
             (false, false) => self.add_whole(writer, bytes, result),
             (false, true) => _ = self.begun.insert(writer, bytes.to_vec()),
             (true, goes_on) => {
-                // Without a begin, that part was lost.
+                // If the earlier parts of the packet were lost, this part is dropped.
                 let Some(mut packet) = begun else { return };
                 packet.extend_from_slice(bytes);
                 if goes_on {

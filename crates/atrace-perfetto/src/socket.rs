@@ -17,8 +17,8 @@ const PRODUCERS: [&str; 2] = ["/run/perfetto/traced-producer.sock", "/tmp/perfet
 #[cfg(not(target_os = "android"))]
 const CONSUMERS: [&str; 2] = ["/run/perfetto/traced-consumer.sock", "/tmp/perfetto-consumer"];
 
-/// Returns the address for producers that the environment names, or `None`. The variable is ignored in a
-/// process with elevated rights.
+/// Returns the address for producers that the environment variable `PERFETTO_PRODUCER_SOCK_NAME` names, or `None`. The
+/// variable is ignored in a process with elevated rights.
 pub fn named_producers() -> Option<OsString> {
     variable("PERFETTO_PRODUCER_SOCK_NAME")
 }
@@ -29,8 +29,8 @@ pub fn producers(named: Option<&OsStr>) -> (&OsStr, Trust) {
     named.map_or_else(|| usual(PRODUCERS), |name| (name, Trust::Any))
 }
 
-/// Returns whether a service may be listening for producers: whether a file exists at the address, or the address is
-/// abstract.
+/// Returns whether a service may be listening for producers: whether a file exists at the address for producers, or the
+/// address is abstract.
 pub(crate) fn has_producers(named: Option<&OsStr>) -> bool {
     may_be_there(producers(named).0)
 }

@@ -1,9 +1,9 @@
 //! Handles events that are written before the service has reported which sessions exist.
 //!
 //! These are the first events of a process, and the events that are written while a lost connection is being restored.
-//! During this time all tags are *presumed* to be wanted. So every event passes the gate and reaches
-//! [`producer::write`](crate::producer::write), which finds no open session of the service. A recording of this process
-//! may be open; it gets the event in any case.
+//! During this time all tags are *presumed* to be wanted. So every event passes the gate (the check whether its tag is
+//! on) and reaches [`producer::write`](crate::producer::write), which finds no open session of the service. A recording
+//! of this process may be open; it gets the event in any case.
 //!
 //! The event then waits for the service's answer, once in each process and for a limited time (100 ms, or 5 s if
 //! [`be_patient`] was called). An event in a signal handler does not wait, because the handler may have interrupted a
@@ -12,10 +12,10 @@
 //! exists, the counts are reset, because no session wanted the lost events.
 //!
 //! If the process has lost events and exits before the service has answered, the exit waits for the answer for the same
-//! limited time, so that the service can read the count of lost events. If it exits while a lost connection is being
-//! restored, and has lost events since, the exit waits in the same way, and 200 ms longer. If the service can't read the
-//! memory (`link/requests.rs`), an exit also waits, for at most a second, until the socket thread has sent the bytes of the
-//! chunks.
+//! limited time, so that the service can read the count of lost events. If the process exits while a lost connection is
+//! being restored, and has lost events in this time, the exit waits in the same way, and up to 200 ms longer. If the
+//! service can't read the memory (`link/requests.rs`), an exit also waits, for at most a second, until the socket
+//! thread has sent the bytes of the chunks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,17 +32,17 @@ use crate::{category, changes};
 /// How long a process usually waits for the service's answer, in nanoseconds.
 const USUAL_NS: u64 = 100_000_000;
 const PATIENT_NS: u64 = 5_000_000_000;
-/// How long the socket thread takes until it connects again: it waits for threads in the middle of an event, and then
-/// pauses.
+/// How long the socket thread takes until it restores a lost connection, in nanoseconds: it waits for threads that are
+/// in the middle of an event, and then pauses before it connects.
 const RESTORING_NS: u64 = 200_000_000;
 static PATIENCE: AtomicU64 = AtomicU64::new(USUAL_NS);
 /// The time at which the process began to connect to the service, or 0 before that.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-/// The generation of the process that last learned which sessions exist, or that there is no service: this process or
-/// an ancestor.
+/// The generation (see [`generation`]) of the process that last learned which sessions exist, or that there is no
+/// service. This is the present process or an ancestor.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
-/// The generation of the process that has a socket thread, or is about to have one.
+/// The generation (see [`generation`]) of the process that has a socket thread, or is about to have one.
 pub(crate) static LINKED: AtomicU64 = AtomicU64::new(0);
 
 /// Returns whether this process has a socket thread, or is about to have one.
@@ -55,13 +55,14 @@ pub(crate) fn be_patient() {
     PATIENCE.store(PATIENT_NS, Ordering::Relaxed);
 }
 
-/// Presumes that all tags are wanted, because the process begins to connect to the service. An event may call this.
+/// Presumes that all tags are wanted, because the process begins to connect to the service. An event may call this
+/// function.
 pub(crate) fn begin(shared: &Shared) {
     BEGUN.store(clock::asked(), Ordering::Relaxed);
     shared.presume(category::ALL);
 }
 
-/// Makes the first event connect to the service.
+/// Makes the first event of this process connect to the service.
 ///
 /// Async-signal-safe, so that a forked child can call it.
 pub(crate) fn expect(shared: &Shared) {
@@ -77,7 +78,8 @@ pub(crate) fn presume(shared: &Shared) {
     }
 }
 
-/// Stops treating all tags as wanted, because the service has answered, no service exists, or this process can't use it.
+/// Stops treating all tags as wanted, because the service has answered, no service exists, or this process can't use
+/// the service.
 #[inline(never)]
 pub(crate) fn end(shared: &Shared) {
     if !shared.has_service() {
@@ -97,8 +99,8 @@ pub(crate) fn give_up(shared: &Shared) {
     }
 }
 
-/// Waits for the service's answer. Does not wait in a signal handler, or if the process has already waited for the
-/// maximum time.
+/// Waits for the service's answer. Does not wait in a signal handler, or if the maximum time has passed since the
+/// process began to connect.
 pub(crate) fn wait() {
     wait_until(&is_answered, &BEGUN, 0);
 }
@@ -108,8 +110,8 @@ pub(crate) fn wait_anew() {
     wait_until(&is_answered, &AtomicU64::new(0), 0);
 }
 
-/// Waits until `is_connected` returns true, for the maximum time from this call on: the answer to an earlier attempt,
-/// that there is no service, is no longer the answer.
+/// Waits until `is_connected` returns true, for the maximum time from this call on. This function is for a process that
+/// learned at an earlier attempt that there is no service: [`wait`] would return at once.
 pub(crate) fn wait_for_another(is_connected: &dyn Fn() -> bool) {
     wait_until(is_connected, &AtomicU64::new(0), 0);
 }
@@ -118,9 +120,9 @@ fn is_answered() -> bool {
     ANSWERED.load(Ordering::Acquire) == generation().number()
 }
 
-/// Waits until `is_done` returns true or the process has no socket thread. Waits for the maximum time and `more`
-/// nanoseconds, from the time in `begun` on, or from this call on while `begun` is 0. Does not wait in a signal handler, or
-/// in a thread that has given up system calls.
+/// Waits until `is_done` returns true or the process has no socket thread, but at most for the maximum time and `more`
+/// nanoseconds. The wait is counted from the time in `begun`, or from this call while `begun` is 0. Does not wait in a
+/// signal handler, or in a thread that has given up system calls.
 #[inline(never)]
 fn wait_until(is_done: &dyn Fn() -> bool, begun: &AtomicU64, more: u64) {
     // If this is a signal handler that was not recognised as one, it may have interrupted the thread that is about to
@@ -134,7 +136,7 @@ fn wait_until(is_done: &dyn Fn() -> bool, begun: &AtomicU64, more: u64) {
         clock::asked() < begun + PATIENCE.load(Ordering::Relaxed) + more
     };
     let is_over = || !is_linked() || is_done() || !has_time();
-    // The last two checks make system calls, so they come last.
+    // The second and the third check make system calls, so they come last.
     if is_over() || thread::is_confined() || process::is_in_handler() {
         return;
     }
@@ -143,12 +145,12 @@ fn wait_until(is_done: &dyn Fn() -> bool, begun: &AtomicU64, more: u64) {
     }
 }
 
-/// The generation of the process whose connection sends the bytes of chunks, or 0 if the service reads the
-/// memory.
+/// The generation (see [`generation`]) of the process whose connection sends the bytes of chunks, or 0 if the service
+/// reads the memory.
 static SENDS: AtomicU64 = AtomicU64::new(0);
-/// Whether the process is exiting, so that its open chunks must be sent.
+/// Whether the process is exiting, so that the chunks which threads have not completed must be sent, too.
 static IS_EXITING: AtomicBool = AtomicBool::new(false);
-/// How long an exit waits until the open chunks were sent, in milliseconds.
+/// How long an exit waits until all chunks were sent, in milliseconds.
 const EXIT_MS: u32 = 1000;
 
 /// Sets whether the connection sends the bytes of chunks, because the service can't read the memory.
@@ -161,7 +163,7 @@ pub(crate) fn is_exiting() -> bool {
     IS_EXITING.load(Ordering::Acquire)
 }
 
-/// Ends the wait of the exiting process, because the open chunks were sent.
+/// Ends the wait of the exiting process, because all chunks were sent, also those that threads have not completed.
 pub(crate) fn sent() {
     IS_EXITING.store(false, Ordering::Release);
 }
@@ -183,13 +185,14 @@ fn wait_for_sent(shared: &Shared) {
 }
 
 /// Runs when the process exits or the library is unloaded. Waits, for a limited time, until the service can read the
-/// counts of lost events, and has the last events.
+/// counts of lost events, and has got the last events.
 extern "C" fn at_exit() {
     let Some(shared) = POOL.shared() else { return };
     if shared.early.events.load(Ordering::Relaxed) != 0 {
         wait();
     }
-    // The first answer ends `wait` for good, so a lost connection that is being restored needs a wait of its own.
+    // After the first answer, `wait` never waits again. So the exit needs another wait for a lost connection that is
+    // being restored.
     let is_restored = || shared.presumed.load(Ordering::Acquire) == 0;
     if is_answered() && shared.early.has_unpublished() {
         wait_until(&is_restored, &AtomicU64::new(0), RESTORING_NS);

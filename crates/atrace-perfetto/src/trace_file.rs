@@ -1,4 +1,5 @@
-//! Writes a trace file. Each packet in the file names the sequence to which it belongs, and the process that wrote it.
+//! Writes a trace file. Each packet in the file contains the number of its sequence, and the ids of the process and the
+//! user that wrote the packet.
 //!
 //! Both a recording of this process and a tracing service write a file in this format. The file is a valid trace after
 //! each write.
@@ -17,11 +18,11 @@ pub struct PacketOrigin {
 }
 
 impl PacketOrigin {
-    /// An upper limit for the size of the added fields, in bytes: three numbers, each with a key of at most two bytes
-    /// and a value of at most five.
+    /// An upper limit for the size of the fields that are added to a packet, in bytes: three numbers, each with a key
+    /// of at most two bytes and a value of at most five.
     const MAX: usize = 24;
 
-    /// Encodes the added fields.
+    /// Encodes the fields that are added to each packet of this origin.
     pub fn new(sequence: u32, pid: u32, uid: u32) -> Self {
         let mut bytes = [0; Self::MAX];
         let mut writer = Writer::new(&mut bytes);
@@ -41,8 +42,8 @@ pub const ADDED_MAX: usize = 64;
 /// The field `previous_packet_dropped` with the value 1.
 const DROPPED: &[u8] = &[0xd0, 2, 1];
 
-/// Appends a packet, and the fields `whose` of its origin, to a trace. If `is_after_loss` is true, the packet also gets
-/// the field that reports a loss of packets before it.
+/// Appends a packet to a trace, together with `whose`, the fields that name the packet's origin. If `is_after_loss` is
+/// true, the packet also gets the field that reports a loss of packets before it.
 pub fn add(trace: &mut Vec<u8>, packet: &[u8], whose: &PacketOrigin, is_after_loss: bool) {
     let lost = if is_after_loss { DROPPED } else { &[] };
     let mut head = [0; 16];
@@ -67,7 +68,7 @@ impl TraceFile {
         Self { file, written: 0 }
     }
 
-    /// Removes what a regular file contained before the trace.
+    /// Removes the former content of the file, if it is a regular file.
     ///
     /// # Errors
     ///
@@ -76,8 +77,8 @@ impl TraceFile {
         if self.file.metadata()?.is_file() { self.file.set_len(0) } else { Ok(()) }
     }
 
-    /// Writes encoded packets. If the write fails, the file is cut, so that none of the packets is in it, and the next
-    /// write continues there.
+    /// Writes encoded packets. If the write fails, the file is cut to its former length, so that it contains none of
+    /// the packets. The next write continues at that place.
     ///
     /// # Errors
     ///

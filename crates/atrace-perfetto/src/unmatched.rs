@@ -2,18 +2,19 @@
 //! has to write such an end later if the begin of the slice is in the trace.
 //!
 //! A thread whose chunk is full can't write while no other chunk is free. If a slice whose begin was written ends
-//! during this time, its end must be written later. Otherwise all later slices of the thread would nest in that slice.
-//! If the begin of a slice was lost, the end must not be written, because it would close another slice.
+//! during this time, its end must be written later. Otherwise all later slices of the thread would be nested in that
+//! slice. If the begin of a slice was lost, the end must not be written, because it would close another slice.
 //!
-//! As long as no begin is lost, the number of open slices (in the writer) suffices. From the first lost begin on, there
-//! is a bit for each slice that begins; the bit is set if the slice's begin was written. If more than 64 such slices
-//! are open, all further begins are lost and only counted. The initial state consists of zeroes.
+//! As long as no begin is lost, the number of open slices, which the writer stores, is enough to decide whether an end
+//! must be written. From the first lost begin on, [`UnmatchedEnds`] has a bit for each slice that begins. The bit is
+//! set if the slice's begin was written. While 64 such slices are open, all further begins are lost and only counted.
+//! The initial state consists of zeroes.
 
 /// The open slices since the first lost begin, and the number of ends that must be written later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct UnmatchedEnds {
-    /// One bit for each open slice, beginning with the first slice whose begin was lost. The innermost slice is the
+    /// One bit for each open slice, beginning with the first slice whose begin was lost. The innermost slice has the
     /// lowest bit. A bit is 1 if the slice's begin was written.
     slices: u64,
     /// How many bits of `slices` are in use.
@@ -25,13 +26,13 @@ pub(crate) struct UnmatchedEnds {
 }
 
 impl UnmatchedEnds {
-    /// Returns true if no slice and no end is stored, so that the fast path may be used.
+    /// Returns true if no bit is in use and no end is pending, so that the fast path may be used.
     #[inline(always)]
     pub(crate) fn is_clear(&self) -> bool {
         self.pending | self.open == 0
     }
 
-    /// Returns whether there is a bit for a slice that begins now. If there is none, the begin of the slice must not be
+    /// Returns whether a bit is free for a slice that begins now. If no bit is free, the begin of the slice must not be
     /// written.
     pub(crate) fn has_room(&self) -> bool {
         self.open < u64::BITS && self.beyond == 0
@@ -63,12 +64,12 @@ impl UnmatchedEnds {
         was_written
     }
 
-    /// Adds an end that must be written later.
+    /// Adds one end to the number of ends that must be written later.
     pub(crate) fn add(&mut self) {
         self.pending += 1;
     }
 
-    /// Removes an end that was written.
+    /// Removes one end, which was written, from the number of ends that must be written.
     pub(crate) fn remove(&mut self) {
         self.pending -= 1;
     }

@@ -1,14 +1,14 @@
 //! The messages on the service's sockets: frames, each of which contains a request or a reply.
 //!
 //! A frame is a length (u32, little endian) and an `IPCFrame`. A client binds a service by name; the reply contains the
-//! numbers of the service's methods. Then the client invokes methods by their numbers. A reply has the number of its
-//! request; a method may reply several times.
+//! numbers of the service's methods. Then the client invokes methods by their numbers. A reply contains the number of
+//! its request. A method may reply several times to one request.
 //!
 //! Source of the field numbers: Perfetto's `wire_protocol.proto`, `producer_port.proto`, `commit_data_request.proto`.
 
 use super::proto::{Reader, Writer};
 
-/// The maximum size of a frame. A longer frame ends the connection.
+/// The maximum size of a frame, in bytes. A longer frame ends the connection.
 pub const FRAME_MAX: usize = 128 << 10;
 /// The size of the length before a frame, in bytes.
 pub const PREFIX: usize = 4;
@@ -63,8 +63,8 @@ pub fn invoke(
     })
 }
 
-/// Writes a service's reply to [`bind`]: its methods by name, numbered from 1. Returns `None` if the reply does
-/// not fit.
+/// Writes a service's reply to [`bind`]: the names of its methods, with numbers from 1 on. Returns `None` if the reply
+/// does not fit.
 pub fn bound<'a>(bytes: &'a mut [u8], request: u64, methods: &[&str]) -> Option<&'a [u8]> {
     frame(bytes, request, |frame| {
         frame.message(4, |bound| {
@@ -96,7 +96,7 @@ pub fn reply_to(
     })
 }
 
-/// A received frame. The arguments or the reply of a method in the frame were not parsed yet.
+/// A received frame. If it contains the arguments or the reply of a method, these are not parsed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The number of the request. A reply has the number of the request that it answers.
@@ -108,7 +108,7 @@ pub struct Frame<'a> {
 /// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// For a client: the methods of the service that it has bound, which [`methods`] parses.
+    /// For a client: the encoded methods of the service that the client has bound. [`methods`] parses them.
     Bound(&'a [u8]),
     /// For a client: a reply to a request.
     Reply {
@@ -134,8 +134,8 @@ pub enum Body<'a> {
     Other,
 }
 
-/// Splits the first frame off the received bytes. Returns the frame, and the number of bytes that the frame and the
-/// length before it take; or `Ok(None)` if the frame is not complete.
+/// Splits the first frame off the received bytes. Returns the frame, and the total size of the frame and of the length
+/// before it, in bytes. Returns `Ok(None)` if the frame is not complete.
 ///
 /// # Errors
 ///
@@ -155,8 +155,8 @@ pub fn split(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// The values of the fields of a message by their numbers, 0 to 7. This module needs no other fields of the protocol's
-/// messages. If a field is repeated, its last value counts.
+/// The values of those fields of a message that have the numbers 0 to 7. This module needs no other fields of the
+/// protocol's messages. If a field is repeated, its last value counts.
 struct Fields<'a> {
     numbers: [u64; 8],
     bytes: [&'a [u8]; 8],
@@ -258,7 +258,7 @@ pub enum Command<'a> {
     },
     /// The producer must commit everything that was written so far.
     Flush {
-        /// The number that the commit must repeat.
+        /// The number of the flush request, which the commit must repeat.
         request: u64,
     },
     /// The producer must write the incremental state of all sequences anew.
@@ -300,23 +300,23 @@ pub struct ChunkPlace {
     pub page: u32,
     /// The index of the chunk in the page.
     pub chunk: u32,
-    /// The service's number of the buffer for the packets.
+    /// The number by which the service identifies the buffer for the chunk's packets.
     pub buffer: u32,
 }
 
 impl ChunkPlace {
-    /// Writes the entry into a `CommitData`.
+    /// Writes the entry for this chunk into a `CommitData`.
     pub fn write(self, commit: &mut Writer<'_>) {
         commit.message(1, |entry| {
             entry.number(1, self.page.into()).number(2, self.chunk.into()).number(3, self.buffer.into());
         });
     }
 
-    /// Writes the entry with the chunk's bytes, for a service that can't read the memory. `is_open` means that the
-    /// last packet in the chunk is unfinished.
+    /// Writes the entry for this chunk, with the chunk's bytes, for a service that can't read the memory. `is_open`
+    /// means that the last packet in the chunk is unfinished.
     pub(crate) fn write_bytes(self, commit: &mut Writer<'_>, bytes: &[u8], is_open: bool) {
         commit.message(1, |entry| {
-            // No page: services before v58 compare it with memory of their own.
+            // The entry has no page number, because services before v58 compare this number with memory of their own.
             entry.number(2, self.chunk.into()).number(3, self.buffer.into()).bytes(4, bytes);
             if is_open {
                 entry.number(5, 1);

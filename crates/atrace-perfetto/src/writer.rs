@@ -5,29 +5,32 @@
 //!
 //! A reader decodes a packet with the help of earlier packets in the same sequence. The earlier packets define the
 //! clock, the default track, and the numbers of interned categories and names; together they are the *incremental
-//! state*. The writer stores which definitions its sequence has. It writes the state anew in every eighth chunk, after
-//! a loss, and when the service asks for it. So if a ring buffer has overwritten the oldest chunks, a reader
-//! understands the packets from the next state on.
+//! state*. The writer stores which definitions its sequence contains. It writes the state anew in every eighth chunk,
+//! after a loss, and when the service asks for it. So even if a ring buffer has overwritten the oldest chunks, a reader
+//! can decode the packets from the next state on.
 //!
 //! # Paths
 //!
-//! [`Writer::event_fast`] writes an event if nothing else has to be written before it, except perhaps the description of
-//! its track. Otherwise [`Writer::event`] first writes the missing definitions, unmatched ends, or a new chunk's state.
+//! [`Writer::event_fast`] writes an event if nothing else has to be written before it, except perhaps the description
+//! of its track. Otherwise, [`Writer::event`] first writes the missing definitions, the unmatched ends (see below), or
+//! the state at the start of a new chunk.
 //!
 //! # Loss
 //!
-//! If no chunk is free, events are lost; in a session that requests it, a thread first waits for up to a second. The
-//! writer looks for a chunk again after two milliseconds. If a slice whose begin was written ends during this time,
-//! its end is an *unmatched end*, which is written before the next event (`unmatched.rs`). If a begin was lost, its
-//! end is lost as well. So the slices in the trace nest as they did in the program.
+//! If no chunk is free, events are lost. In a session that requests such waits, a thread first waits for up to a
+//! second. The writer looks for a chunk again after two milliseconds. If a slice whose begin was written ends during
+//! this time, its end is an *unmatched end*, which is written later, before the next event (`unmatched.rs`). If the
+//! begin of a slice was lost, its end is lost as well. So the slices in the trace are nested as they were in the
+//! program.
 //!
-//! A loss is reported at the end of the last chunk, because perhaps no chunk follows. If that chunk has no room
-//! for the report, the state at the start of the next chunk contains the report.
+//! A loss is reported at the end of the writer's last chunk, because perhaps the writer gets no other chunk. If the
+//! last chunk has no room for the report, the state at the start of the next chunk contains the report.
 //!
 //! # Threading
 //!
-//! A writer is used by its thread while the thread is pinned, and by the thread that serves the session after the
-//! session was closed or the writer's thread has ended; see `pin.rs`. A writer itself has no atomics or locks.
+//! A writer is used by its thread while this thread is pinned, that is, in the middle of an event. After the session
+//! was closed, or after the writer's thread has ended, the writer is used by the thread that serves the session; see
+//! `pin.rs`. A writer itself has no atomics or locks.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -50,18 +53,18 @@ use crate::unmatched::UnmatchedEnds;
 /// The slots of the threads and sessions of this process, with their writers.
 pub(crate) static POOL: Pool<Writer> = Pool::new();
 
-/// The number of chunks after which a writer writes its incremental state anew.
+/// The number of chunks after which a writer writes its incremental state (the definitions that readers need) anew.
 const CHUNKS_A_STATE: u32 = 8;
-/// The time in nanoseconds from which a thread counts as slow: if a thread took longer than this to fill a chunk, its
-/// next chunk is a small one.
+/// The time in nanoseconds from which a thread counts as slow. If a thread took this time or longer to fill a chunk,
+/// its next chunk is a small chunk.
 const SLOW_NS: u64 = 50_000_000;
-/// How long a thread that has found no free chunk loses its events before it looks for a chunk again, in
-/// nanoseconds.
+/// The time after which a thread that has found no free chunk looks for a chunk again, in nanoseconds. During this
+/// time, its events are lost.
 const BACK_OFF_NS: u64 = 2_000_000;
 /// How long an event waits for a chunk, in a session that requests such waits, in nanoseconds.
 const STALL_NS: u64 = 1_000_000_000;
-/// The size of the cache of described tracks that are kept ([`Track::is_kept`]). The cache is direct-mapped, and
-/// indexed by the track's number.
+/// The size of the cache with the numbers of tracks that were described and are kept ([`Track::is_kept`]). The cache is
+/// direct-mapped, and indexed by the track's number.
 const REMEMBERED: usize = 8;
 
 /// The state with which a thread writes for one session. A value of zeroes is a writer that was
@@ -69,13 +72,13 @@ const REMEMBERED: usize = 8;
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Writer {
-    /// The first epoch of the session to which the other fields belong, or 0 if there is none.
+    /// The first epoch of the session to which the other fields belong, or 0 if they belong to no session.
     epoch: u32,
-    /// The epoch of the session if its events may take a fast path. The field has another value if the session has a
-    /// new epoch, if the incremental state must be written anew, or if the session's options change the packets of
-    /// events.
+    /// The present epoch of the session, if the session's events may take a fast path. The field has another value if
+    /// the session has got a new epoch, if the incremental state must be written anew, or if the session's options
+    /// change the packets of events.
     fast_epoch: u32,
-    /// The categories that the state has named, as the bits of tags. The highest bit is [`ALL_LEVELS`].
+    /// The categories whose names are defined in the state, as the bits of tags. The highest bit is [`ALL_LEVELS`].
     categories: u32,
     chunk: Chunk,
     /// The time of the last packet, in nanoseconds of `CLOCK_BOOTTIME`.
@@ -89,14 +92,14 @@ pub(crate) struct Writer {
     chunks_of_state: u32,
     /// Whether events were lost and no packet has reported the loss yet.
     has_lost: bool,
-    /// Whether the last packet of the last chunk reports a loss of events after this packet.
+    /// Whether the last packet of the last chunk reports that events after this packet were lost.
     has_reported: bool,
     /// Whether the chunk is full and no other chunk was free. The first lost event then completes the chunk.
     is_last: bool,
-    /// The epoch of the session in which a writer of this slot last wrote the incremental state. This epoch shows
-    /// whether a packet is the first one of its sequence.
+    /// The first epoch of the session for which this writer last wrote the incremental state. By this epoch, the writer
+    /// sees whether a state is the first one that it writes in a session.
     state_epoch: u32,
-    /// The value of the session's `clears` when the state was last written.
+    /// The value of the session's counter `clears` (requests for a new state) when the state was last written.
     clears: u32,
     opened: u64,
     retry: u64,
@@ -108,7 +111,7 @@ pub(crate) struct Writer {
     thread_time: u64,
 }
 
-/// A bit of [`Writer::categories`], which is set if the state has named the levels.
+/// A bit of [`Writer::categories`], which is set if the names of the levels are defined in the state.
 const ALL_LEVELS: u32 = 1 << 31;
 
 // SAFETY: all zeroes are numbers that are 0, `false`, null pointers and `None`: a writer without a chunk.
@@ -135,12 +138,12 @@ impl Writer {
         }
     }
 
-    /// Completes the chunk, to whichever session it belongs.
+    /// Completes the chunk. It does not matter to which session the chunk belongs.
     #[inline(never)]
     fn complete(&mut self) {
         let dropped = self.unmatched.take_all();
         if let Some(shared) = POOL.shared().filter(|_| dropped > 0) {
-            shared.lost.fetch_add(dropped.into(), Ordering::Relaxed); // Shared memory counts them already.
+            shared.lost.fetch_add(dropped.into(), Ordering::Relaxed); // Shared memory already counts these.
         }
         if self.has_lost || dropped > 0 {
             self.chunk.write(packet::LOST);
@@ -170,7 +173,7 @@ impl Writer {
         if !self.is_ready::<IS_USUAL>(epoch, event) {
             return false;
         }
-        // Without closures, because the compiler would not inline all of them.
+        // No closures are used here, because the compiler would not inline all of them.
         if let Some(track) = &event.track
             && !self.knows(track)
         {
@@ -193,8 +196,9 @@ impl Writer {
     /// Writes any event, after all definitions that the reader needs for it.
     ///
     /// Returns false if the event is lost, if it is an end that has to be written later, or if the session is not open.
-    /// But if the event is the begin of a slice on the thread's own track, returns true even if the begin is lost: the
-    /// caller then sends the end of the slice, too, because [`UnmatchedEnds`] has to count that end.
+    /// But if the event is the begin of a slice on the thread's own track, returns true even if the begin is lost. The
+    /// caller must then pass the slice's end, too, because [`UnmatchedEnds`] has recorded the begin and must also
+    /// record the end.
     #[inline(never)]
     pub(crate) fn event(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         if !Epoch::is_open(slot.epoch) {
@@ -230,7 +234,8 @@ impl Writer {
         (IS_USUAL || event.whole_args.is_none()) && self.is_defined::<IS_USUAL>(event)
     }
 
-    /// Returns whether the reader has all definitions that the event needs, except perhaps the description of its track.
+    /// Returns whether the present state has all definitions that the event needs, except perhaps the description of
+    /// its track.
     #[inline(always)]
     fn is_defined<const IS_USUAL: bool>(&self, event: &Event<'_>) -> bool {
         if event.kind != Type::End {
@@ -245,7 +250,7 @@ impl Writer {
         }
         event.site.as_ref().is_none_or(|site| {
             self.interned.has(site.number) && (site.about.is_none() || self.categories & ALL_LEVELS != 0)
-                // Without a number, the event contains the callsite's texts.
+                // If the callsite has no number, the event itself contains the callsite's texts.
                 || !IS_USUAL && !site.has_number()
         })
     }
@@ -257,7 +262,7 @@ impl Writer {
         self.last <= time
     }
 
-    /// Returns the time since the last packet, or 0 if the clock has gone back or the event has a given time.
+    /// Returns the time since the last packet, or 0 if the clock has gone back or the event has a time of its own.
     #[inline(always)]
     const fn since(&self, event: &Event<'_>, now: u64) -> u64 {
         if event.time == 0 { now.saturating_sub(self.last) } else { 0 }
@@ -285,7 +290,7 @@ impl Writer {
         count_lost(slot.session, 1);
     }
 
-    /// Updates the writer for a session that has a new epoch, or whose events never take a fast path.
+    /// Updates the writer if the session has got a new epoch, or if the session's events never take a fast path.
     #[cold]
     fn follow(&mut self, slot: &WriterSlot, now: u64) {
         let Session { epoch, clears, options, .. } = slot.session;
@@ -298,7 +303,7 @@ impl Writer {
             if self.chunk.room() >= state::ROOM {
                 self.write_state(slot, now);
             } else {
-                // A new chunk begins with the state.
+                // A new chunk begins with the requested state.
                 let _ = self.open(slot, 0, now);
             }
         }
@@ -313,7 +318,7 @@ impl Writer {
         self.depth = 0;
         self.unmatched = UnmatchedEnds::default();
         self.chunks_of_state = CHUNKS_A_STATE;
-        // The first thread that writes in the session reports what was lost before the session.
+        // The first thread that writes in the session reports the events that were lost before the session.
         let has_lost = &slot.session.has_lost;
         let is_after_loss = has_lost.load(Ordering::Relaxed) && has_lost.swap(false, Ordering::Relaxed);
         (self.has_lost, self.has_reported, self.is_last) = (is_after_loss, false, false);
@@ -328,23 +333,24 @@ impl Writer {
     /// Writes the end of a slice of the thread, or records that the end has to be written later.
     fn end(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         if !self.unmatched.ended() {
-            self.lose(slot); // Its begin was lost, too.
+            self.lose(slot); // The slice's begin was lost, too.
             return false;
         }
         if self.depth == 0 {
-            POOL.shared().into_iter().for_each(|shared| shared.early.lose_end()); // Its begin came before the session.
+            // The slice began before the session.
+            POOL.shared().into_iter().for_each(|shared| shared.early.lose_end());
             return false;
         }
         self.depth -= 1;
         self.unmatched.add();
-        count_lost(slot.session, 1); // Until it is written, since the process may end before.
+        count_lost(slot.session, 1); // Counts as lost until it is written: the process may end before.
         let has_args = !event.args.is_empty();
         self.write_unmatched(slot, has_args.into(), now)
             && (!has_args || self.define_and_write(slot, event, now) && self.wrote_unmatched(slot))
     }
 
-    /// Writes the unmatched ends, except for the last `but` ends. Returns false if there was not enough room for all of
-    /// these ends.
+    /// Writes the unmatched ends (ends of slices that could not be written earlier), except for the last `but` of them.
+    /// Returns false if there was not enough room for these ends.
     fn write_unmatched(&mut self, slot: &WriterSlot, but: u32, now: u64) -> bool {
         while self.unmatched.count() > but {
             if !self.define_and_write(slot, &Event::new(Type::End, 0), now) || !self.wrote_unmatched(slot) {
@@ -354,20 +360,23 @@ impl Writer {
         true
     }
 
-    /// Records that an unmatched end was written. Returns true.
+    /// Records that an unmatched end (an end that could not be written earlier) was written. Returns true.
     fn wrote_unmatched(&mut self, slot: &WriterSlot) -> bool {
         self.unmatched.remove();
         count_lost(slot.session, -1);
         true
     }
 
-    /// Writes the definitions that an event needs, and the part of the event that remains after the session's filters.
-    /// If the session asks for the processor time, an event on the thread's track contains it. No unmatched end that
-    /// comes before the event may be pending.
+    /// Writes the definitions that an event needs, and the part of the event that the session's filters leave. If the
+    /// session asks for the thread's processor time, an event on the thread's track contains it. All unmatched ends
+    /// that come before the event must have been written.
     ///
-    /// A long event is written whole, in several chunks if necessary. It is cut in a signal handler, which may have
-    /// little time and a small stack; for a session with filters; if it has fields that such a packet can't have; and if
-    /// it is too long for 33 chunks.
+    /// A long event is written whole, in several chunks if necessary. It is cut in these cases:
+    ///
+    /// - in a signal handler, which may have little time and a small stack;
+    /// - for a session with filters;
+    /// - if the event has fields that a packet of several chunks can't have ([`Event::may_be_whole`]);
+    /// - if the event is too long for 33 chunks.
     fn define_and_write(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         let filters = slot.session.options.load(Ordering::Relaxed) & FILTERS;
         let (mut changed, mut kept);
@@ -388,7 +397,8 @@ impl Writer {
             packet::filter(&mut changed, filters, &mut kept);
             event = &changed;
         }
-        // The track of an end is described by its begin. After a filter, its name may be missing.
+        // The begin of a slice has described the track of the slice's end. With filters, the end must not describe it
+        // again: the end has no name, so `filter` does not see whether the track's name is that of the slice.
         if (filters == 0 || event.kind != Type::End) && !self.describe(event.track.as_ref()) {
             return false;
         }
@@ -421,8 +431,8 @@ impl Writer {
     }
 
     /// Returns the fields of an event that hold the thread's processor time, or no bytes if the event has no such
-    /// fields. First describes the counter of the processor time, if the state does not. There must be room for the
-    /// fields and the description.
+    /// fields. If the state does not describe the counter of the processor time yet, first describes it. There must be
+    /// room for the fields and the description.
     #[inline(never)]
     fn sample<'a>(
         &mut self,
@@ -443,16 +453,17 @@ impl Writer {
         packet::sample(self.thread_time, bytes).unwrap_or_default()
     }
 
-    /// Makes sure that there are `room` bytes of room, and room for the processor time and the description of the
-    /// track. Then writes the definitions that an event needs, except for that description. Returns false if there is
-    /// no room.
+    /// Makes sure that the chunk has `room` free bytes, and room for the processor time and the description of the
+    /// track. Then writes the definitions that an event needs, except for the description of the track. Returns false
+    /// if there is no room.
     fn define(&mut self, slot: &WriterSlot, event: &Event<'_>, room: usize, now: u64) -> bool {
         let track = |track: &Track<'_>| track.room().min(TEXT_MAX);
         let site = event.site.filter(|site| site.has_number());
         let definitions = site.map_or(0, |site| packet::site_room(site) + packet::LEVELS.len());
         let categories = event.categories();
         let room = room + sample_room(slot);
-        // A new chunk may begin with new state, so it needs room for definitions that the present state has, too.
+        // A new chunk may begin with a new state. So it needs room even for definitions that the present state already
+        // has.
         let track_if_new = event.track.as_ref().map_or(0, track);
         let room_if_new = room + track_if_new + definitions + state::categories_room(categories);
         let needed = if self.is_defined::<false>(event) {
@@ -475,8 +486,8 @@ impl Writer {
         true
     }
 
-    /// Describes an event's track, if the event has one and the state does not describe it. Returns false if there is
-    /// no room.
+    /// Writes the description of an event's track, if the event names a track and the writer does not remember that the
+    /// state describes this track. Returns false if there is no room.
     #[inline(never)]
     fn describe(&mut self, track: Option<&Track<'_>>) -> bool {
         let Some(track) = track else { return true };
@@ -490,13 +501,13 @@ impl Writer {
         is_described
     }
 
-    /// Returns whether the state is known to describe the track. Only some tracks are remembered.
+    /// Returns whether the writer remembers that the state describes the track. It remembers only some tracks.
     #[inline(always)]
     fn knows(&self, track: &Track<'_>) -> bool {
         track.is_kept && self.counters[track.uuid as usize % REMEMBERED] == track.uuid
     }
 
-    /// Writes the names of those categories that the state has not named.
+    /// Writes the names of those categories whose names the state does not define yet.
     fn name_categories(&mut self, categories: u32) {
         let missing = categories & !self.categories;
         if missing != 0 && state::name_categories(&mut self.chunk, missing) {
@@ -504,7 +515,7 @@ impl Writer {
         }
     }
 
-    /// Writes the names of the levels, if the state has not named them.
+    /// Writes the names of the levels, if the state does not define them yet.
     fn name_levels(&mut self) {
         if self.categories & ALL_LEVELS == 0 && self.chunk.write(packet::LEVELS) {
             self.categories |= ALL_LEVELS;
@@ -516,8 +527,8 @@ impl Writer {
         self.chunk.is_some() && self.chunk.room() >= needed
     }
 
-    /// Opens a new chunk, unless the last attempt failed a moment ago. Returns false if there is no new chunk with
-    /// `needed` bytes of room.
+    /// Opens a new chunk, unless the last attempt failed less than [`BACK_OFF_NS`] ago. Returns false if there is no
+    /// new chunk with `needed` bytes of room.
     fn next_chunk(&mut self, slot: &WriterSlot, needed: usize, now: u64) -> bool {
         (self.retry == 0 || now >= self.retry) && self.open(slot, needed, now)
     }
@@ -552,16 +563,19 @@ impl Writer {
         if self.chunk.room() >= needed {
             return true;
         }
-        // A small chunk, because no whole one was free. It is kept: the next event may fit.
+        // The chunk is a small one, because no whole chunk was free. It is kept, because the next event may fit into
+        // it.
         self.retry = now + BACK_OFF_NS;
         false
     }
 
     /// Writes the state: all definitions that readers need before the next event.
     fn write_state(&mut self, slot: &WriterSlot, now: u64) {
-        // Read first: a request that comes meanwhile is answered by another state.
+        // The number of requests is read first: a request that comes while the state is written is answered by another
+        // state.
         self.clears = slot.session.clears.load(Ordering::Relaxed);
-        // When the clock gets a new anchor it may go back a little. Without this an end could come before its begin.
+        // The clock may go back a little when it gets a new anchor. Without the maximum here, a slice's end could come
+        // before its begin.
         self.last = self.last.max(now);
         let is_first = self.state_epoch != self.epoch;
         let written = state::write(&mut self.chunk, process_track(), self.last, is_first, self.has_lost);
@@ -583,7 +597,7 @@ fn sample_room(slot: &WriterSlot) -> usize {
 }
 
 /// Takes a free chunk for a writer, with this layout and this number. If no chunk is free, and the session requests
-/// such waits, waits for a chunk.
+/// such waits, waits for a free chunk.
 fn take_chunk(slot: &WriterSlot, layout: Layout, chunk: u32) -> Option<Chunk> {
     let buffer = slot.session.buffer.load(Ordering::Relaxed);
     let number = writer_number(slot.number, slot.thread);

@@ -6,8 +6,8 @@
 //! requests were answered, and ends. With `forever`, it answers requests until it is stopped, and prints a line for
 //! every tenth request. With a number of REQUESTS, the request in the middle searches without an index and is slow.
 //!
-//! The first of these commands shows which request was slow, and where it waited. The second command measures what
-//! tracing costs a request:
+//! The first of these commands makes a trace, which shows which request was slow, and where it waited. The second
+//! command measures what tracing costs a request:
 //!
 //! ```sh
 //! atrace run -- axum-service
@@ -42,15 +42,15 @@ const FOREVER: usize = usize::MAX;
 #[derive(Deserialize)]
 struct Search {
     word: String,
-    /// Whether a search looks for its text in the middle of words. No index helps such a search.
+    /// Whether a search looks for its text in the middle of words. Such a search can't use an index, so it is slow.
     #[serde(default)]
     anywhere: bool,
 }
 
-/// The query that counts the words that match the search. An index helps.
+/// The query that counts the words that match the search. It uses an index, so it is fast.
 const BY_INDEX: &str = "SELECT count(*) FROM words WHERE word GLOB ?";
 /// The query for a slow request. It counts pairs of words: the first word matches the search, and the second word
-/// contains the first characters of the first word anywhere.
+/// contains the first four characters of the first word at any position.
 const ANYWHERE: &str = "SELECT count(*) FROM words AS one, words AS other
                         WHERE one.word GLOB ? AND other.word GLOB '*' || substr(one.word, 1, 4) || '*'";
 
@@ -65,7 +65,7 @@ async fn total(pool: &SqlitePool) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar("SELECT max(id) FROM words").fetch_one(pool).await
 }
 
-/// Answers a request: how many words match the search, and how many words there are in total.
+/// Answers a request with the number of words that match the search, and the number of all words.
 async fn search(State(pool): State<SqlitePool>, Query(search): Query<Search>) -> Result<String, StatusCode> {
     let pattern = format!("{}*", search.word);
     let found = tokio::try_join!(matches(&pool, &pattern, search.anywhere), total(&pool));
@@ -87,8 +87,8 @@ async fn database(directory: &std::path::Path) -> Result<SqlitePool, Error> {
     Ok(pool)
 }
 
-/// Sends requests on one connection until `next` has reached `requests`. Returns how many requests were answered with
-/// success.
+/// Sends requests on one connection until `next` has reached `requests`. Returns the number of requests that were
+/// answered with success.
 async fn client(to: SocketAddr, next: Arc<AtomicUsize>, requests: usize) -> Result<usize, Error> {
     let mut stream = TcpStream::connect(to).await?;
     let (mut answer, mut answered) = (vec![0; 4096], 0);
@@ -104,7 +104,7 @@ async fn client(to: SocketAddr, next: Arc<AtomicUsize>, requests: usize) -> Resu
         };
         let request = format!("GET /search?word={search} HTTP/1.1\r\nhost: here\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
-        // An answer is small and ends with a line.
+        // An answer is small, and its body is one line.
         let mut len = 0;
         while !(answer[..len].ends_with(b"\n") && answer[..len].windows(4).any(|end| end == b"\r\n\r\n")) {
             match stream.read(&mut answer[len..]).await? {

@@ -10,12 +10,15 @@ use crate::raw::{self, Call, Callsite, Kind};
 ///
 /// | column | |
 /// |---|---|
-/// | share of processor time | of all threads of the process since the meter was made, without what metering itself has taken; with its interval at 99 % |
+/// | share of processor time | the callsite's share of the process's processor time, with its 99 % interval |
 /// | ns each | nanoseconds of one span with all its calls, or of one event |
-/// | calls | how many spans or events there were |
-/// | kind | what one span consists of on average, or the number of an event's fields beside its message |
-/// | callsite | its name, or the target of an event |
-/// | where | its file and line |
+/// | calls | the number of spans or events |
+/// | kind | the calls (on average) and the fields of a span, or the number of an event's fields without the message |
+/// | callsite | the name of a span, or the target of an event |
+/// | where | the file and line of the callsite |
+///
+/// The process's processor time is the time of all its threads since the meter was made, without the time of metering
+/// itself.
 #[derive(Clone, Debug, Default)]
 pub struct Bill {
     pub(crate) subject: String,
@@ -141,7 +144,8 @@ impl Line {
     }
 }
 
-/// Shortens the path of a source file of a crate from a registry. The result begins with the name of the crate.
+/// Shortens the path of a source file, if the file belongs to a crate from a registry: the result begins with the name
+/// of the crate.
 fn short(file: &str) -> &str {
     let of_registry = file.split_once("registry/src/").or_else(|| file.split_once(r"registry\src\"));
     let of_crate = of_registry.and_then(|(_, after)| after.split_once(['/', '\\']));

@@ -1,8 +1,8 @@
 //! Suggests the filter directives that would save the most processor time.
 //!
 //! A directive `target=level` of `Targets` and `EnvFilter` applies to all targets that begin with `target`, except to
-//! those for which the filter has a directive with a longer target. It disables the callsites of its targets that are
-//! more verbose than `level`. The saving is the sum of the costs of these callsites.
+//! targets to which a directive with a longer target applies. The directive disables the callsites of its targets that
+//! are more verbose than `level`. The saving is the sum of the costs of these callsites.
 
 use crate::bill::{Bill, LEVELS};
 use crate::estimate::Estimate;
@@ -19,18 +19,19 @@ pub(crate) struct Directive {
     pub(crate) ns: Estimate,
 }
 
-/// Returns the directives that save the most, the best first. The savings must not be added up, because one directive
-/// may include another directive.
+/// Returns the directives that save the most, the best first. The savings must not be added up, because two directives
+/// may disable the same callsites.
 pub(crate) fn best(bill: &Bill) -> Vec<Directive> {
     let known = || bill.lines.iter().filter(|line| line.level > 0);
     let all = known().map(|line| &*line.target);
-    // Each target, and the crate that it belongs to.
+    // The targets of possible directives: each target of a callsite, and the crate of this target.
     let mut targets: Vec<_> = all.flat_map(|it| [it, it.split("::").next().unwrap_or(it)]).collect();
     targets.sort_unstable_by_key(|target| (std::cmp::Reverse(target.len()), *target));
     targets.dedup();
     let mut found: Vec<Directive> = Vec::new();
     for target in targets.into_iter().filter(|target| is_valid(target)) {
-        // A wider target must save notably more than a narrower one, and so must a stricter level.
+        // A directive must save over 10 % more than each suggested directive for a narrower target (a longer target
+        // that begins with this one), and over 10 % more than a suggested directive with a less strict level.
         let narrower = found.iter().filter(|other| other.text.starts_with(target));
         let mut least =
             narrower.fold(LEAST * bill.total_ns.sum, |least, other| least.max(1.1 * other.ns.sum));

@@ -3,9 +3,9 @@
 //! The values are the durations of calls. The first calls are all timed, so the sum of their durations is exact. Each
 //! of the other calls is in the sample with the same probability. The sum of their durations is estimated as the number
 //! of these calls times the mean of the sample. The variance of this estimate is computed from the variance of the
-//! sample, which counts as at least that of a rounding to whole ticks, with the correction for a finite population
-//! (W. G. Cochran, "Sampling Techniques", 1977, chapter 2). Student's quantile is exact for up to four degrees of
-//! freedom, and otherwise approximated as in Abramowitz and Stegun, 26.7.5.
+//! sample, with the correction for a finite population (W. G. Cochran, "Sampling Techniques", 1977, chapter 2). The
+//! variance of the sample counts as at least the variance of a rounding to whole ticks. Student's quantile is exact for
+//! up to four degrees of freedom, and otherwise approximated as in Abramowitz and Stegun, 26.7.5.
 
 /// The measurements of one kind of call of a callsite. Times are in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -18,12 +18,12 @@ pub struct Sampled {
     pub firsts: u64,
     /// The sum of the durations of the first calls.
     pub of_firsts: f64,
-    /// A sample of the durations of the other calls, in which the duration of a long call counts as 0. (A long call
-    /// takes more than 10 µs.)
+    /// A sample of the durations of the calls after the first calls, in which the duration of a long call counts as 0.
+    /// (A long call takes more than 10 µs.)
     pub short: Sample,
     /// The number of long calls in the sample `short`.
     pub longs: u64,
-    /// A second sample of the other calls, with the processor times of the long calls among them.
+    /// The processor times of the long calls in a second sample of the calls after the first calls.
     pub long: Sample,
     /// The time that is assumed for a long call if the sample `long` is empty.
     pub long_at_least: f64,
@@ -51,7 +51,7 @@ pub(crate) struct Estimate {
 const Z: f64 = 2.576;
 
 fn student(freedom: f64) -> f64 {
-    // For so few, the approximation is too small. These are the exact values.
+    // For one to four degrees of freedom, the approximation is too small. These are the exact quantiles.
     const FEW: [f64; 4] = [63.657, 9.925, 5.841, 4.604];
     if let Some(quantile) = FEW.get(freedom as usize - 1) {
         return *quantile;
@@ -68,7 +68,8 @@ impl Sampled {
             return first;
         }
         if self.short.number < 2 {
-            // Nothing is known about their spread: they may as well be twice as long, or nothing.
+            // The spread of the durations is unknown, so the interval of their sum extends from 0 to twice the
+            // estimate.
             let timed = self.firsts + self.short.number;
             let rest = others * (self.of_firsts + self.short.sum) / timed.max(1) as f64;
             return Estimate { sum: self.of_firsts + rest, half: rest };
@@ -77,7 +78,7 @@ impl Sampled {
     }
 
     /// Estimates the sum of the times of the long calls among `all` calls. The estimate is the number of long calls,
-    /// computed from their share in the sample, times their mean duration.
+    /// computed from their share in the sample `short`, times their mean processor time.
     fn of_long(&self, all: f64) -> Estimate {
         let (number, share) = (self.short.number as f64, self.longs as f64 / self.short.number as f64);
         let one = match self.long.number {
@@ -85,8 +86,9 @@ impl Sampled {
             1 => Estimate { sum: self.long.sum, half: self.long.sum },
             _ => self.long.mean(),
         };
-        // The number of long calls in the sample varies by chance. So two long calls and two others are added, as for
-        // the interval of a proportion (A. Agresti, B. A. Coull, "Approximate Is Better than Exact", 1998).
+        // The number of long calls in the sample varies by chance. So two long calls and two other calls are added to
+        // the sample, as for the interval of a proportion (A. Agresti, B. A. Coull, "Approximate Is Better than Exact",
+        // 1998).
         let [few, many] = [self.longs as f64 + 2.0, number + 4.0];
         let is_known = self.longs + self.long.number > 0;
         let of_share = if is_known { Z * (few / many * (1.0 - few / many) / many).sqrt() } else { 0.0 };
@@ -95,12 +97,14 @@ impl Sampled {
 }
 
 impl Sample {
-    /// Estimates the mean of an infinite number of calls. The sample must have at least two values.
+    /// Estimates the mean duration, as if the sample were drawn from an infinite number of calls. The sample must have
+    /// at least two values.
     fn mean(&self) -> Estimate {
         let number = self.number as f64;
         let mean = self.sum / number;
-        // A duration is a whole number of ticks, between two readings of a clock. So even if all are equal, they are not
-        // known better than the mean variance of such a rounding.
+        // A duration is the difference of two clock readings, which are rounded to whole ticks. So even if all
+        // durations of the sample are equal, their variance counts as at least the mean variance that this rounding
+        // causes.
         let variance = ((self.squares - number * mean * mean) / (number - 1.0)).max(1.0 / 6.0);
         Estimate { sum: mean, half: student(number - 1.0) * (variance / number).sqrt() }
     }
@@ -214,7 +218,7 @@ mod tests {
                 if random.uniform() >= 1.0 / 16.0 {
                     continue;
                 }
-                // As the meter chooses those whose processor time is read.
+                // Chooses the samples whose processor time is read, in the same way as the meter.
                 let longs = sampled.longs + sampled.long.number;
                 let reads = (with + without) % 2 == 1 && with < without / 32 + 8 * longs;
                 let sample = if is_long { &mut sampled.long } else { &mut sampled.short };

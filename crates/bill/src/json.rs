@@ -10,12 +10,13 @@ use crate::raw::Call;
 impl Bill {
     /// Returns the bill as a JSON object, with all callsites.
     ///
-    /// Times are in nanoseconds. The cost of a callsite, the saving of a directive and the object `total` have the
-    /// members `ns`, the estimate, and `low` and `high`, the bounds of its 99 % interval. `whole_ns` is the processor
-    /// time of the process without the time that metering has taken. If `whole` is `"elapsed time"`, the system does
-    /// not report the processor time, and `whole_ns` is computed from the elapsed time. `other_threads_ns` is the
-    /// processor time of threads that made no call, such as writer threads, or null. `file`, `line`, `target` and
-    /// `level` are missing if they are unknown. `calls` of a callsite has the number of calls of each kind.
+    /// Times are in nanoseconds. Each callsite, each directive and the object `total` have the members `ns` (the
+    /// estimated cost or, for a directive, the saving), and `low` and `high` (the bounds of the estimate's 99 %
+    /// interval). `whole_ns` is the processor time of the process without the time that metering has taken. If `whole`
+    /// is `"elapsed time"`, the system does not report the processor time, and `whole_ns` is computed from the elapsed
+    /// time. `other_threads_ns` is the processor time of threads that made no call, such as writer threads, or null.
+    /// `file`, `line`, `target` and `level` are missing if they are unknown. The member `calls` of a callsite has the
+    /// number of calls of each kind.
     pub fn to_json(&self) -> String {
         let callsites: Vec<_> = self.lines.iter().map(callsite).collect();
         let directive =

@@ -1,7 +1,7 @@
 //! The measurements of a meter, encoded as bytes.
 //!
 //! All numbers have eight bytes, in little-endian order; a text is encoded as its length and its UTF-8 bytes. The bytes
-//! begin with [`MAGIC`] and a [`Process`]. After these, each callsite has a [`Callsite`], a mask of the kinds of calls
+//! begin with [`MAGIC`] and a [`Process`]. Then follow, for each callsite, a [`Callsite`], a mask of the kinds of calls
 //! that were made, and a [`Sampled`] for each of these kinds. Only a reader of the same version can read the bytes.
 
 use crate::estimate::{Sample, Sampled};
@@ -37,22 +37,22 @@ impl Call {
     };
 }
 
-/// Data about a process that was measured by its meter.
+/// Data about a metered process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Process<'a> {
     /// A description of the metered subscriber, for users.
     pub subject: &'a str,
     /// The duration of a tick in nanoseconds.
     pub ns_per_tick: f64,
-    /// The processor time of the process since the meter was made, if the system reports it.
+    /// The processor time of the process since the meter was made, in nanoseconds, if the system reports it.
     pub processor_ns: Option<u64>,
-    /// The processor time of the threads that made no call, if the system reports it.
+    /// The processor time of the threads that made no call, in nanoseconds, if it is known.
     pub others_ns: Option<u64>,
     /// The elapsed time since the meter was made, in nanoseconds.
     pub elapsed_ns: u64,
-    /// The time that metering adds to a call that is not timed.
+    /// The time that metering adds to a call that is not timed, in nanoseconds.
     pub untimed_ns: f64,
-    /// The additional time that metering takes for a timed call.
+    /// The time that metering adds to a timed call, beyond `untimed_ns`, in nanoseconds.
     pub timing_ns: f64,
 }
 
@@ -276,10 +276,10 @@ mod tests {
         assert_eq!(read_process, process);
         assert_eq!(callsites[0], (callsite, Call::ALL.map(measured)));
         assert_eq!(callsites[1].0, Callsite::default());
-        // A cut file ends after the process or after a callsite, or is refused.
+        // A file that was cut can be read only if it ends after the process or after a callsite.
         let whole = |end: &usize| read(&bytes[..*end]).is_some();
         assert_eq!((0..bytes.len()).filter(whole).count(), 2);
-        // No byte makes the reader fail otherwise.
+        // No changed byte makes the reader panic.
         for at in 0..bytes.len() {
             for value in [0, 7, 0x80, 0xff] {
                 let mut changed = bytes.clone();

@@ -7,9 +7,9 @@ use crate::directives;
 use crate::estimate::Estimate;
 use crate::raw::{Call, Kind};
 
-/// The maximum number of callsites that are shown.
+/// The maximum number of callsites that the table shows, except with `{:#}`.
 const MOST: usize = 30;
-/// A callsite that costs less than this share of the bill is not shown.
+/// The table does not show a callsite that costs less than this share of the bill, except with `{:#}`.
 const LEAST: f64 = 0.000_5;
 
 impl Display for Bill {
@@ -78,7 +78,8 @@ impl Bill {
         ]
     }
 
-    /// Formats a time as a share of the process's time (`whole_ns`), with its interval if it has one.
+    /// Formats a time as a share of the process's time (`whole_ns`). The bounds of the interval follow, unless they
+    /// have the same text.
     fn share(&self, ns: Estimate) -> String {
         let [low, sum, high] = [ns.low(), ns.sum, ns.high()].map(|ns| 100.0 * ns / self.whole_ns);
         if sum == 0.0 {
@@ -150,8 +151,8 @@ fn write_table(f: &mut Formatter<'_>, head: &[String; 6], rows: &[[String; 6]]) 
     rows.iter().try_for_each(|row| line(f, row))
 }
 
-/// Formats a percentage with one digit behind the point, with two digits if it is below 1 %, or with three digits if it
-/// is below 0.1 %.
+/// Formats a percentage with one digit after the decimal point, with two digits if it is below 1 %, or with three
+/// digits if it is below 0.1 %.
 fn percent(share: f64) -> String {
     percent_like(share, share)
 }
@@ -173,7 +174,7 @@ fn grouped(number: u64) -> String {
     groups.collect::<Vec<_>>().join(",")
 }
 
-/// Formats a number. A number with many digits is written in millions.
+/// Formats a number. A number from one million on is written in millions.
 fn short(number: u64) -> String {
     if number < 1_000_000 { grouped(number) } else { format!("{:.1} M", number as f64 / 1e6) }
 }

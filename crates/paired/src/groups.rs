@@ -17,8 +17,8 @@ impl Groups {
     ///
     /// The boundary between the groups is chosen so that the variation within the groups is least (Otsu, "A threshold
     /// selection method from gray-level histograms", 1979), where the variation is the variance of the samples'
-    /// logarithms. If the samples are distributed evenly, a quarter of the variation is left; if they are distributed
-    /// normally, more than a third.
+    /// logarithms. If the samples are distributed evenly, a quarter of the variation is left within the groups; if they
+    /// are distributed normally, more than a third is left.
     pub fn of(samples: &[f64]) -> Option<Self> {
         const LEFT: f64 = 0.1;
         let mut sorted = samples.to_vec();
@@ -33,7 +33,8 @@ impl Groups {
             all.iter().map(|x| (x - mean).powi(2)).sum::<f64>()
         };
         let mean = logs.iter().sum::<f64>() / n as f64;
-        // The variation between the groups grows with the distance of their sums from the expected ones.
+        // The variation between the groups grows with the distance between the sum of a group's logarithms and the
+        // group's size times the mean.
         let (mut sum, mut best) = (0.0, (0.0, 0));
         for (at, x) in logs.iter().enumerate().take(n - n.div_ceil(10)) {
             sum += x - mean;

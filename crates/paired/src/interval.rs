@@ -1,16 +1,17 @@
 //! Medians with their confidence intervals.
 //!
-//! No interval here assumes that the samples have a certain distribution. There are two kinds:
+//! No interval in this module assumes that the samples have a certain distribution. There are two kinds of intervals:
 //!
 //! - *Of independent samples* ([`Interval::of`]): the bounds are two of the sorted samples, by the binomial distribution
 //!   (see the crate's documentation). This is the interval of the sign test.
-//! - *Of clusters* ([`Interval::of_clusters`]): samples of one process resemble each other, so they are not independent,
-//!   and an interval of the first kind would be far too narrow. A bootstrap draws whole clusters. The interval is
-//!   then widened, by a factor from Student's distribution and another, because few clusters show too little of the
-//!   variation.
+//! - *Of clusters* ([`Interval::of_clusters`]): samples of one process resemble each other, so they are not
+//!   independent, and an interval of the first kind would be far too narrow. So a bootstrap draws whole clusters. The
+//!   interval is then widened by two factors, one of them from Student's distribution, because few clusters show too
+//!   little of the variation.
 //!
-//! Both are *sure* only if there are enough samples or clusters for the confidence. Intervals of two independent results
-//! are combined by their outer bounds ([`Interval::minus`], [`Interval::over`]), which is wider than necessary.
+//! An interval of either kind is [*sure*](Interval::sure) only if there are enough samples or clusters for its
+//! confidence. The intervals of two independent results are combined by their outer bounds ([`Interval::minus`],
+//! [`Interval::over`]); the combined interval is wider than necessary.
 
 use fastrand::Rng;
 
@@ -25,15 +26,16 @@ pub const NOISY_RATIO: f64 = 0.05;
 /// its median is.
 pub const NOISY_NS: f64 = 0.15;
 
-/// A median with its interval. The function that makes it states the confidence, which is usually 95 %.
+/// A median with its interval. The documentation of the function that makes the interval states the confidence, which
+/// is usually 95 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// The central value: usually the median of the samples; from [`ranks`](crate::ranks), the median of the means of
     /// any two samples.
     pub median: f64,
-    /// The lower bound.
+    /// The lower bound of the interval.
     pub low: f64,
-    /// The upper bound.
+    /// The upper bound of the interval.
     pub high: f64,
     /// Whether the interval has the required confidence. Usually this needs enough samples (for 95 %, at least six).
     /// With fewer samples, the bounds that [`Interval::of`] returns are the smallest and the largest sample.
@@ -74,10 +76,11 @@ impl Interval {
     /// The interval comes from a bootstrap: it contains 95 % of the medians of random sets of clusters. Each set has as
     /// many clusters as the data, drawn with repetition. If there are few clusters, such an interval is too narrow
     /// (Cameron, Gelbach and Miller, "Bootstrap-based improvements for inference with clustered errors", 2008), so it
-    /// is widened by two factors: the ratio of Student's distribution to the normal distribution, and the ratio of the
-    /// true deviation to the deviation in a sample. Both factors use the effective number of clusters, as if all
-    /// clusters had equal size. The interval is [`sure`](Self::sure) if there are six clusters, and at least three
-    /// effective ones. The random draws are the same in each run.
+    /// is widened by two factors: the ratio of the quantiles of Student's distribution and the normal distribution, and
+    /// the ratio of the true standard deviation to the standard deviation in a sample. Both factors use the effective
+    /// number of clusters: the number of clusters of equal size that would give as much information. The interval is
+    /// [`sure`](Self::sure) if there are at least six clusters, and their effective number is at least three. The
+    /// random draws are the same in each run.
     pub fn of_clusters(clusters: &[Vec<f64>]) -> Option<Self> {
         let clusters: Vec<&[f64]> =
             clusters.iter().map(|all| &all[..]).filter(|all| !all.is_empty()).collect();
@@ -97,7 +100,7 @@ impl Interval {
         };
         let mut medians: Vec<f64> = (0..DRAWS).filter_map(|_| draw()).collect();
         medians.sort_by(f64::total_cmp);
-        // A single cluster tells nothing about the differences between clusters.
+        // A single cluster tells nothing about the differences between clusters, so its interval is not widened.
         let effective = effective(&clusters);
         let wider = widening(effective).unwrap_or(1.0);
         let tail = DRAWS / 40;
@@ -117,7 +120,7 @@ impl Interval {
     }
 
     /// Returns `self` minus `other`, an independent interval. The lower bound is the lower bound of `self` minus the
-    /// upper bound of `other`, and the upper bound correspondingly.
+    /// upper bound of `other`. The upper bound is the upper bound of `self` minus the lower bound of `other`.
     pub fn minus(&self, other: &Self) -> Self {
         let (median, sure) = (self.median - other.median, self.sure && other.sure);
         Self { median, low: self.low - other.high, high: self.high - other.low, sure }
@@ -149,8 +152,8 @@ impl Interval {
     }
 }
 
-/// The least effective number of clusters for a sure interval. With fewer, the series in [`widening`] is too far from
-/// Student's distribution.
+/// The least effective number of clusters for a sure interval. With fewer clusters, the series in [`widening`] is too
+/// far from Student's distribution.
 const EFFECTIVE_MIN: f64 = 3.0;
 
 /// The number of draws of a bootstrap.
@@ -171,7 +174,7 @@ fn middle(samples: &mut [f64]) -> Option<f64> {
 }
 
 /// Returns the effective number of clusters: the number of clusters of equal size that would give as much information
-/// as these.
+/// as `clusters`.
 fn effective(clusters: &[&[f64]]) -> f64 {
     let sizes = clusters.iter().map(|all| all.len() as f64);
     sizes.clone().sum::<f64>().powi(2) / sizes.map(|size| size * size).sum::<f64>()
@@ -180,7 +183,8 @@ fn effective(clusters: &[&[f64]]) -> f64 {
 /// Returns the factor by which the interval of a bootstrap is widened, or `None` for fewer than two effective clusters.
 fn widening(clusters: f64) -> Option<f64> {
     let freedom = Some(clusters - 1.0).filter(|&n| n >= 1.0)?;
-    // The 97.5 % quantiles of the normal distribution, and of Student's after Cornish and Fisher.
+    // The 97.5 % quantiles of the normal distribution and of Student's distribution. Student's quantile is computed by
+    // the series of Cornish and Fisher.
     let z = 1.959_964_f64;
     let [z3, z5, z7] = [3, 5, 7].map(|power| z.powi(power));
     let student = z
@@ -190,10 +194,10 @@ fn widening(clusters: f64) -> Option<f64> {
     Some(student / z * ((freedom + 1.0) / freedom).sqrt())
 }
 
-/// Returns how many of `n` sorted samples are outside the interval at each end, or `None` if even the outermost samples
-/// do not contain the median with this confidence.
+/// Returns how many of `n` sorted samples are outside the interval at each end, or `None` if even the interval between
+/// the outermost samples does not contain the true median with this confidence.
 fn outside(n: usize, confidence: f64) -> Option<usize> {
-    // Logarithms, because 0.5^n is below the smallest f64 for 1075 samples and more.
+    // Computes with logarithms, because 0.5^n is below the smallest f64 for 1075 samples and more.
     let f = |x: usize| x as f64;
     let mut ln_p = -f(n) * std::f64::consts::LN_2;
     let mut tail = 0.0;
@@ -212,7 +216,7 @@ fn outside(n: usize, confidence: f64) -> Option<usize> {
 ///
 /// # Panics
 ///
-/// Panics if the numbers of rounds differ.
+/// Panics if `a` and `b` have different numbers of rounds.
 pub fn ratio(a: &[f64], b: &[f64]) -> Option<Interval> {
     assert_eq!(a.len(), b.len(), "rounds come in pairs");
     Interval::of(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>())

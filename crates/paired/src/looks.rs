@@ -6,8 +6,9 @@
 //! after a sixteenth, an eighth, a quarter and a half of the time, and at its end. The looks share the error of
 //! [`CONFIDENCE`]: each early look gets a tenth of the error, and the last look the rest (Bonferroni's inequality; Lan
 //! and DeMets, "Discrete sequential boundaries for clinical trials", 1983). So the intervals of one measurement at all
-//! looks together contain the true value with the confidence [`CONFIDENCE`], at whichever look the comparison ends. If a
-//! comparison has several measurements, this is true of each of them, not of all together.
+//! looks together contain the true value with the confidence [`CONFIDENCE`], at whichever look the comparison ends. If
+//! a comparison has several measurements, this confidence applies to each measurement, not to all measurements
+//! together.
 //!
 //! Each sample is the logarithm of the ratio of the two times of a pair, and a coin decides which part of the pair runs
 //! first. If the two parts do not differ, a ratio above 1 is as likely as a ratio below 1, whatever the machine does:
@@ -18,11 +19,11 @@ use std::time::{Duration, Instant};
 
 use crate::{Interval, ranks};
 
-/// The confidence of the statements that are made after any of the looks.
+/// The confidence of the result, at whichever look the comparison ends.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// The smallest number of pairs from which the last look can compute an interval with its confidence if there is no
-/// covariate. With a covariate, one more pair is needed ([`ranks`]).
+/// The smallest number of pairs for which the interval at the last look can have the required confidence, if there is
+/// no covariate ([`ranks`]). With a covariate, one more pair is needed.
 pub const PAIRS_MIN: usize = 9;
 
 /// The fractions of the time after which there is a look, before the last look at the end.
@@ -30,23 +31,24 @@ const PARTS: [f64; 4] = [1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0];
 /// The fraction of the permitted probability of error that each look before the last look may use.
 const SHARE: f64 = 0.1;
 
-/// An interval ends the comparison if half its width is at most this.
+/// The comparison ends if half the width of each interval is at most this number.
 const TIGHT: f64 = 0.0025;
-/// An interval also ends the comparison if half its width is at most this fraction of its median.
+/// An interval that is wider than [`TIGHT`] allows also suffices if half its width is at most this fraction of its
+/// median.
 const TIGHT_PART: f64 = 0.1;
 
-/// The progress of a comparison: how many of the moments for early looks had passed at the last look.
+/// The progress of a comparison: how many of the moments for early looks had passed at the most recent look.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Looks(usize);
 
 impl Looks {
-    /// Returns the intervals of the differences if it is time for a look. `part` is the fraction of the time that
-    /// has passed; from 1 on, the look is the last one.
+    /// Returns the intervals of the differences if it is time for a look. `part` is the fraction of the time that has
+    /// passed. If `part` is 1 or more, the look is the last one.
     ///
     /// Each element of `pairs` has the logarithms of the ratios of one measurement. The returned interval at the same
-    /// place is the interval of the ratio minus 1. An interval is `None` if there is no ratio, or if a logarithm is not
-    /// finite. With too few pairs, or if the covariate explains a difference of any size, it is marked as uncertain
-    /// ([`Interval::sure`] is false). `covariate` has a value for each pair, or is empty ([`ranks`]).
+    /// index is the interval of the ratio minus 1. An interval is `None` if there is no ratio, or if a logarithm is not
+    /// finite. With too few pairs, or if the covariate explains a difference of any size, the interval is marked as
+    /// uncertain ([`Interval::sure`] is false). `covariate` has a value for each pair, or is empty ([`ranks`]).
     pub fn look(&mut self, part: f64, pairs: &[&[f64]], covariate: &[f64]) -> Option<Vec<Option<Interval>>> {
         let passed = PARTS.iter().filter(|at| part >= **at).count();
         let error = 1.0 - CONFIDENCE;
@@ -64,7 +66,7 @@ impl Looks {
     }
 }
 
-/// A comparison that ends when all its intervals are decided, or when the time is over.
+/// A comparison that ends when all its intervals are decided ([`is_decided`]), or when the time is over.
 #[derive(Clone, Copy, Debug)]
 pub struct Timed {
     start: Instant,
@@ -85,15 +87,16 @@ impl Timed {
         self.time.saturating_sub(self.start.elapsed())
     }
 
-    /// Returns `None` if there is time for `pairs` pairs, each of which takes `pair`. Otherwise returns the time of a
-    /// comparison, in seconds, that would be enough.
+    /// Returns `None` if there is time for `pairs` pairs, each of which takes `pair`. Otherwise returns a time, in
+    /// seconds, that would be enough for the comparison.
     pub fn needed(&self, pair: Duration, pairs: usize) -> Option<f64> {
         let end = |pairs: usize| self.start.elapsed() + pair * pairs as u32;
         (end(pairs) > self.time).then(|| end(pairs + 3).as_secs_f64().ceil())
     }
 
-    /// Notes that a pair has run, which began at `begun`. If this pair was the last one, returns the intervals and the
-    /// seconds since the start. See [`Looks::look`] for the arguments. A pair that would end too late is not run.
+    /// Must be called after each pair. `begun` is the time at which the pair began; see [`Looks::look`] for the other
+    /// arguments. If the comparison ends with this pair, returns the intervals and the seconds since the start. It ends
+    /// if all intervals are decided, or if a further pair might end too late.
     pub fn ended(
         &mut self,
         begun: Instant,
@@ -267,7 +270,7 @@ mod tests {
         let found = [0.01, 0.07, 0.1, 0.3, 0.49, 0.5, 0.9, 1.0, 1.2].map(at);
         let yes = Some(true);
         assert_eq!(found, [None, yes, None, yes, None, yes, None, yes, yes]);
-        // Eight pairs are enough for 99 %, but not where a look may use a part of the error only.
+        // Eight pairs are enough for 99 %, but not if a look may use only a part of the error.
         assert!(!Looks::default().look(1.0, &[&pairs[..PAIRS_MIN - 1]], &[]).unwrap()[0].unwrap().sure);
         assert!(Looks::default().look(1.0, &[&pairs[..PAIRS_MIN]], &[]).unwrap()[0].unwrap().sure);
         assert_eq!(Looks::default().look(1.0, &[&[]], &[]), Some(vec![None]));

@@ -1,28 +1,29 @@
 //! Intervals from signed ranks, for pairs whose order was random.
 //!
-//! A coin has decided which part of each pair ran first. If the parts differ by `shift` (the difference of the
-//! logarithms of their times), each sample minus `shift` is as likely to be positive as to be negative, whatever its
-//! size is, and whatever the machine did. So the number of pairs of samples with a positive sum has a known
-//! distribution: that of Wilcoxon's signed-rank statistic. The interval ends at the outermost `shift` for which this number
-//! is not too small and not too large, found by bisection (Hodges and Lehmann, "Estimates of location based on rank
-//! tests", 1963). If the samples are normally distributed, such an interval is a fifth narrower than that of a median.
+//! A sample is the difference of the logarithms of the times of a pair's two parts. A coin has decided which part of
+//! each pair ran first. If the true difference is `shift`, each sample minus `shift` is as likely to be positive as to
+//! be negative, whatever its size is, and whatever the machine did. So the number of pairs of such differences with a
+//! positive sum has a known distribution: the distribution of Wilcoxon's signed-rank statistic. The interval ends at
+//! the smallest and the largest `shift` for which this number is neither too small nor too large. Both ends are found
+//! by bisection (Hodges and Lehmann, "Estimates of location based on rank tests", 1963). If the samples are normally
+//! distributed, such an interval is a fifth narrower than the interval of a median.
 //!
 //! # Covariates
 //!
-//! A *covariate* is a measurement in the same two parts of a pair that tracing does not affect, such as the time of a
-//! fixed piece of work, which shows the processor's speed. The part of a sample that the covariate explains is
-//! subtracted. How much that is comes from the data: the slope of a line through the origin. For the true `shift`, the
-//! slope does not depend on the coins, because a coin inverts the signs of both the sample and the covariate. So the
-//! distribution stays the same, and the interval is as often right as without the covariate, whatever the covariate is.
-//! A covariate can explain a shift of any size, for example one that is the same in all pairs. Then no shift is excluded,
-//! and the interval is marked as uncertain.
+//! A *covariate* is another measurement in the two parts of a pair, which tracing does not affect. An example is the
+//! time of a fixed piece of work, which shows the processor's speed. The part of a sample that the covariate explains
+//! is subtracted from the sample. This part is the covariate times a slope: the slope of a line through the origin that
+//! is fitted to the data. For the true `shift`, the slope does not depend on the coins, because a coin inverts the
+//! signs of both the sample and the covariate. So the distribution stays the same, and the interval is as often right
+//! as without the covariate, whatever the covariate is. A covariate that is the same in all pairs, for example, can
+//! explain a shift of any size. Then no shift is excluded, and the interval is marked as uncertain.
 
 use crate::Interval;
 
 /// The largest number of samples for which the distribution is computed exactly.
 const EXACT: usize = 100;
 
-/// How often the range in which an end is searched is doubled.
+/// The maximum number of doublings of the range in which an end of the interval is searched.
 const DOUBLINGS: u32 = 20;
 
 /// Returns the centre of the `samples`, with its interval. `covariate` has a value for each sample, or is empty.
@@ -37,13 +38,13 @@ pub fn interval(samples: &[f64], covariate: &[f64], confidence: f64) -> Option<I
         return None;
     }
     let mut order: Vec<usize> = (0..samples.len()).collect();
-    // Samples in order are sorted quickly, for each shift.
+    // The samples are sorted once for each shift. This is fast if they are already in order.
     order.sort_by(|one, other| samples[*one].total_cmp(&samples[*other]));
     let [samples, covariate] = [samples, covariate]
         .map(|all| order.iter().filter_map(|at| all.get(*at).copied()).collect::<Vec<f64>>());
     let n = samples.len();
     let [first, last] = [samples[0], samples[n - 1]];
-    // Above 0, so that there is a range if all samples are equal.
+    // The range is above 0 even if all samples are equal.
     let range = (last - first).max(1e-9);
     let (all, outside) = (n * (n + 1) / 2, outside(n, confidence));
     let sums = |shift: f64| positive(residuals(&samples, &covariate, shift));
@@ -51,8 +52,8 @@ pub fn interval(samples: &[f64], covariate: &[f64], confidence: f64) -> Option<I
         let mut shifts = (0..=DOUBLINGS).map(|doublings| from + step * f64::from(1_u32 << doublings));
         shifts.find(|shift| is_beyond(sums(*shift)))
     };
-    // Two shifts close to each other, between which the number of positive sums falls to `most`. `None` if the covariate
-    // explains a shift of any size.
+    // Returns two shifts close to each other, between which the number of positive sums falls to `most`. Returns `None`
+    // if the covariate explains a shift of any size.
     let edge = |most: usize| {
         let mut low = beyond(first, -range, &|sums| sums > most)?;
         let mut high = beyond(last, range, &|sums| sums <= most)?;
@@ -65,8 +66,8 @@ pub fn interval(samples: &[f64], covariate: &[f64], confidence: f64) -> Option<I
     let cut = outside.unwrap_or(0);
     let [lowest, highest] = [edge(all - cut - 1), edge(cut)];
     let is_bounded = lowest.is_some() && highest.is_some();
-    // Each end is the outer one of its edge's two shifts, so that an end equal to a sample, such as 0, is in the
-    // interval.
+    // Each end of the interval is the outer one of the two shifts of its edge. So if an end is equal to a sample, such
+    // as 0, the interval contains this sample.
     let low = lowest.map_or(first - range, |[low, _]| low);
     let high = highest.map_or(last + range, |[_, high]| high);
     let centre = edge(all / 2).zip(edge(all.div_ceil(2) - 1));
@@ -74,19 +75,20 @@ pub fn interval(samples: &[f64], covariate: &[f64], confidence: f64) -> Option<I
     Some(Interval { median, low, high, sure: outside.is_some() && is_bounded })
 }
 
-/// Subtracts `shift` from the samples, and then the part that the covariate explains.
+/// Subtracts `shift` from the samples, and then subtracts the part that the covariate explains.
 fn residuals(samples: &[f64], covariate: &[f64], shift: f64) -> Vec<f64> {
     let mut left: Vec<f64> = samples.iter().map(|sample| sample - shift).collect();
     let slope = slope(&left, covariate);
     for (left, x) in left.iter_mut().zip(covariate) {
-        // The line goes through one of the points. Rounding must not give this point's residual a sign.
+        // The line goes through one of the points. The residual of this point is 0, and rounding must not make it
+        // positive or negative.
         *left = if *left / x == slope { 0.0 } else { *left - slope * x };
     }
     left
 }
 
 /// Returns the slope of the line through the origin from which the values have the least mean distance: the weighted
-/// median of the slopes to each point. A few outliers among the values hardly change it.
+/// median of the slopes of the lines through each point. A few outliers among the values hardly change it.
 fn slope(values: &[f64], covariate: &[f64]) -> f64 {
     let points = values.iter().zip(covariate).filter(|(_, x)| **x != 0.0);
     let mut slopes: Vec<[f64; 2]> = points.map(|(value, x)| [value / x, x.abs()]).collect();
@@ -99,12 +101,12 @@ fn slope(values: &[f64], covariate: &[f64]) -> f64 {
     middle.map_or(0.0, |[slope, _]| *slope)
 }
 
-/// Returns for how many pairs of values (each value also makes a pair with itself) the sum is positive.
+/// Returns the number of pairs of values whose sum is positive. Each value also makes a pair with itself.
 fn positive(mut values: Vec<f64>) -> usize {
     values.sort_by(f64::total_cmp);
     let mut partner = 0;
     let counts = values.iter().enumerate().rev().map(|(at, value)| {
-        // The smaller the value is, the larger its partner has to be.
+        // The smaller a value is, the larger its partner has to be for a positive sum.
         while partner <= at && values[partner] + value <= 0.0 {
             partner += 1;
         }
@@ -113,19 +115,19 @@ fn positive(mut values: Vec<f64>) -> usize {
     counts.sum()
 }
 
-/// Returns the largest `k` for which a shift is outside of the interval if at most `k` sums of pairs of samples are
-/// positive, or if at most `k` are not positive. For the true shift, both numbers are larger with a probability of at
-/// least
-/// `confidence`. Returns `None` if there are too few samples for this confidence.
+/// Returns `k`: a shift is outside of the interval if at most `k` sums of pairs of samples are positive, or if at most
+/// `k` sums are not positive. `k` is the largest number for which, at the true shift, both numbers of sums are above
+/// `k` with a probability of at least `confidence`. Returns `None` if there are too few samples for this confidence.
 fn outside(n: usize, confidence: f64) -> Option<usize> {
     let tail = (1.0 - confidence) / 2.0;
     if n > EXACT {
-        // The normal distribution has longer tails, so this interval is not too narrow.
+        // The normal distribution has longer tails than the exact distribution, so this interval is not too narrow.
         let n = n as f64;
         let deviation = (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt();
         return Some((n * (n + 1.0) / 4.0 - quantile(tail) * deviation - 0.5).max(0.0) as usize);
     }
-    // The probability of each number of positive sums: a sample of rank r adds r, or nothing.
+    // The probability of each number of positive sums: a positive sample of rank r adds r to the number, a negative
+    // sample nothing.
     let mut probabilities = vec![0.0; n * (n + 1) / 2 + 1];
     probabilities[0] = 1.0;
     for rank in 1..=n {
@@ -145,8 +147,9 @@ fn outside(n: usize, confidence: f64) -> Option<usize> {
         .checked_sub(1)
 }
 
-/// Returns the distance from the mean, in standard deviations, that a normal distribution exceeds with the probability
-/// `tail` (Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.2.23; the error is less than 0.00045).
+/// Returns the distance above the mean, in standard deviations, that a normally distributed value exceeds with the
+/// probability `tail` (Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.2.23; the error is less than
+/// 0.00045).
 fn quantile(tail: f64) -> f64 {
     let t = (-2.0 * tail.ln()).sqrt();
     let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);
@@ -233,7 +236,7 @@ mod tests {
             println!(
                 "explains {explains}: {missed} miss, width {width}; without {missed_without}, {without}"
             );
-            // 5 % of 300 are expected, and more than 28 in one of a thousand tests.
+            // 5 % of the 300 intervals are expected to miss. More than 28 miss in one of a thousand tests.
             assert!(missed <= 28 && missed_without <= 28, "{explains}: {missed} {missed_without}");
             assert!(
                 width < without * if explains == 1.0 { 0.6 } else { 1.05 },

@@ -11,10 +11,11 @@ pub const SAME_SPEED: f64 = 0.03;
 /// The sample of a slice: the time of one operation, and the speed of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// The nanoseconds of one operation.
+    /// The time of one operation, in nanoseconds.
     pub ns: f64,
-    /// The nanoseconds of a chain, which is work of a known length, directly before and directly after the slice. Both
-    /// are 0 for an operation that only waits, because its time does not depend on the processor's speed.
+    /// The times of a chain, which is work of a known length, directly before and directly after the slice, in
+    /// nanoseconds. Both are 0 for an operation that only waits, because its time does not depend on the processor's
+    /// speed.
     pub chain: [f64; 2],
 }
 
@@ -74,9 +75,9 @@ pub fn range(samples: &[Sample], reference: f64) -> Option<[f64; 2]> {
     Some([*all.get(cut)?, *all.get(all.len() - 1 - cut)?])
 }
 
-/// Returns the ratio of the times of slices to the times of the slices `base`, which ran side by side with them. If
-/// fewer than six pairs ran at the same speed, all pairs are compared, and the interval is marked as uncertain
-/// ([`Interval::sure`] is false).
+/// Returns the ratio of the times of the slices `of` to the times of the slices `base`, which ran side by side with
+/// them. If fewer than six pairs of slices ran at the same speed, all pairs are compared, and the interval is marked as
+/// uncertain ([`Interval::sure`] is false).
 pub fn ratio(of: &[Sample], base: &[Sample]) -> Option<Interval> {
     ratio_at(of, base, CONFIDENCE)
 }
@@ -93,7 +94,7 @@ pub fn ratio_at(of: &[Sample], base: &[Sample], confidence: f64) -> Option<Inter
 /// Some disturbances lengthen an operation in proportion to its duration: another processor takes cache lines away, or
 /// the caches are cold at the beginning of each slice. Such disturbances slow the longer operation by more nanoseconds
 /// than the shorter one, so they increase the difference, and the pairing does not cancel this. They slow the base,
-/// too. The ratio of the base's first decile (its undisturbed time) to its median shows by how much. So the interval is
+/// too: the ratio of the base's first decile (its undisturbed time) to its median shows by how much. So the interval is
 /// extended towards zero by this ratio.
 pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Interval> {
     let found =
@@ -101,7 +102,7 @@ pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Inte
     let mut times: Vec<f64> = base.iter().map(|sample| sample.at(reference)).collect();
     times.sort_by(f64::total_cmp);
     let part = times[times.len() / 10] / times[times.len() / 2];
-    // 0 / 0 says nothing.
+    // If the ratio of the decile to the median is not a number (0 / 0), the interval is not extended.
     let part = if part.is_finite() { part } else { 1.0 };
     Some(Interval { low: found.low.min(found.low * part), high: found.high.max(found.high * part), ..found })
 }
@@ -145,17 +146,17 @@ pub fn compare<const N: usize>(
     })
 }
 
-/// Returns the median of the times, with its interval: converted to the reference speed, if [`in_range`] finds that the
-/// times depend on the speed.
+/// Returns the median of the times, with its interval. The times are converted to the reference speed, unless
+/// [`in_range`] finds that they can't depend on the processor's speed.
 pub fn at_reference(samples: &[Sample], reference: f64) -> Option<Interval> {
     in_range(samples, |convert| {
         Interval::of(&samples.iter().map(|sample| convert(sample, reference)).collect::<Vec<_>>())
     })
 }
 
-/// Returns the interval that `median` computes from times that are converted to the reference speed. If the result is
-/// outside the range of the measured times, the time of the operation can't depend on the processor's speed. The
-/// interval is then computed from the measured times instead.
+/// Returns the interval that `median` computes from times that are converted to the reference speed. If the median of
+/// this interval is outside the range of the measured times, the time of the operation can't depend on the processor's
+/// speed. The interval is then computed from the measured times instead.
 pub fn in_range(
     samples: &[Sample],
     median: impl Fn(fn(&Sample, f64) -> f64) -> Option<Interval>,
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!((reference(&all), range(&all, 100.0)), (1.0, None));
         all.push(sample(1.0, 100.0, 100.0));
         assert_eq!((reference(&all), range(&all, 100.0)), (100.0, Some([1.0, 1.0])));
-        // Times that do not follow the speed, though nobody said so.
+        // Times that do not depend on the speed, in samples that are not marked so.
         let all: Vec<Sample> = (0..9).map(|i| sample(5000.0 + f64::from(i), 170.0, 170.0)).collect();
         assert_eq!(at_reference(&all, 100.0).unwrap().median, 5004.0);
     }

@@ -45,13 +45,14 @@ impl Machine {
             // The speed changes between the two slices of a comparison, and within a slice.
             Self { name: "two speeds, for a slice", slow: slow(1.7, 1.7, [500.0; 2]), ..Self::QUIET },
             Self { name: "slow memory", slow: slow(1.4, 1.7, [2e3, 4e3]), ..Self::QUIET },
-            // Another thread runs on the second hyperthread. The chain mostly waits for its own results, so it is hardly
-            // slowed down.
+            // Another thread runs on the second hyperthread. A chain (see [`Slow`]) mostly waits for its own results,
+            // so it is hardly slowed down.
             Self { name: "a busy sibling", slow: slow(1.25, 1.02, [2e4, 4e4]), ..Self::QUIET },
             Self { name: "a sibling, for a slice", slow: slow(1.25, 1.02, [300.0, 900.0]), ..Self::QUIET },
             Self { name: "drifting", drifts: true, ..Self::QUIET },
             Self { name: "a neighbour", bursts: Some([6e3, 14e3]), ..Self::QUIET },
-            // The bursts are shorter than a slice: they hit one slice of a comparison, and not the chains.
+            // The bursts are shorter than a slice: a burst slows one slice of a comparison, and not the chains beside
+            // the slice.
             Self { name: "short bursts", bursts: Some([100.0, 500.0]), ..Self::QUIET },
             Self { name: "a host that stops it", stops: 100.0, ..Self::QUIET },
             Self {
@@ -70,7 +71,7 @@ impl Machine {
 pub struct Simulated {
     machine: Machine,
     random: Rng,
-    /// The time since the start.
+    /// The time since the start, in microseconds.
     pub now: f64,
     is_slow: bool,
     drift: f64,
@@ -116,7 +117,7 @@ impl Simulated {
     }
 
     /// Simulates work that would take `micros` microseconds without disturbances: advances the time, and returns the
-    /// duration of the work. The work runs in steps, because the state of the machine can change meanwhile.
+    /// duration of the work. The work runs in steps, because the state of the machine can change during the work.
     pub fn takes(&mut self, micros: f64, jitter: f64, is_chain: bool) -> f64 {
         const STEP: f64 = 50.0;
         let (steps, jitter) = ((micros / STEP).ceil(), self.jitter(jitter));
@@ -125,7 +126,7 @@ impl Simulated {
             let slow = self.machine.slow.filter(|_| self.is_slow);
             let slow = slow.map_or(1.0, |slow| if is_chain { slow.chain } else { slow.operation });
             let mut took = micros / steps * slow * self.drift * jitter;
-            // A burst need not hit work that is shorter than a step.
+            // Work that is shorter than a step may fall between the disturbances of a burst.
             if self.is_burst && self.random.f64() * STEP < micros && self.random.bool() {
                 took += self.random.f64() * 2.0 * STEP;
             }

@@ -1,26 +1,28 @@
-//! How long tracing stays on or off (a *slice*) while the work of a service is counted.
+//! The lengths of *slices*: the periods in which tracing stays on or off while the work of a service is counted.
 //!
-//! The service's units of work are counted at both ends of a slice, so a unit that is in progress there counts as a
+//! The service's units of work are counted at both ends of a slice, so a unit that is in progress at an end counts as a
 //! whole unit or not at all. If units are regular and all slices have the same length, this error is the same in most
-//! slices. For example, slices of 1 s count one unit each, whether a unit takes 0.95 or 1 s, and no number of slices shows
-//! the difference. So the length of each slice is random (*dither*). The error then is as likely to make a unit seem
-//! longer as to make it seem shorter, which is all that [`ranks`](crate::ranks) needs.
+//! slices. For example, each slice of 1 s counts one unit, whether a unit takes 0.95 s or 1 s, so even many slices do
+//! not show the difference. Therefore the length of each slice is random (*dither*). The error then is as likely to
+//! make a unit seem longer as to make it seem shorter, and [`ranks`](crate::ranks) requires no more.
 //!
-//! The count may grow in steps of many units, as lines do if the service writes them from a buffer. The error is up to
-//! one step. So a slice is at least as long as [`STEPS`] steps take at the begin of the measurement.
+//! The count may grow in steps of many units, for example if the units are lines that the service writes from a buffer.
+//! Then the error is up to one step. So a slice is at least as long as [`STEPS`] steps take at the beginning of the
+//! measurement.
 //!
-//! The steps may become slower later, for example if a service has printed lines while it started. A slice that was
-//! lengthened until the count grows would often end right after a step, which hides a part of a difference. So
-//! after a slice in which the count did not grow, all later slices are twice as long, and the earlier pairs are dropped.
+//! The steps may become slower later, for example if a service has printed lines while it started. It would be wrong to
+//! lengthen a slice until the count grows: such a slice would often end right after a step, which hides a part of a
+//! difference. So after a slice in which the count did not grow, all later slices are twice as long, and the earlier
+//! pairs are dropped.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 
-/// How often the count grows in the shortest slice, at the speed that the steps have at the begin of the measurement.
+/// How often the count grows in the shortest slice, if the steps take as long as at the beginning of the measurement.
 pub const STEPS: u32 = 10;
 
-/// Returns a random length for a slice: at least `shortest`, and less than twice as long.
+/// Returns a random length for a slice: at least `shortest`, and less than twice `shortest`.
 pub fn length(shortest: Duration, random: &mut Rng) -> Duration {
     shortest.mul_f64(1.0 + random.f64())
 }
@@ -136,7 +138,7 @@ mod tests {
         let few = [28, 140].repeat(40);
         for [missed, all] in [judge(SERVICES, &few, false, long), judge(SERVICES, &few, false, short)] {
             println!("{missed} of {all} miss it");
-            // 1 % are expected, and more than 13 in one of a thousand tests.
+            // 1 % of the intervals are expected to miss. More than 13 miss in one of a thousand tests.
             assert!(all == 560 && missed <= 13, "{missed} of {all}");
         }
         let [missed, all] = judge(SLOW, &MANY, false, short);

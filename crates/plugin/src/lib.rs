@@ -1,5 +1,5 @@
-//! A shared library that traces, for tests of programs that load and unload it. It contains its own copies of
-//! `atrace` and of std, as every such library does.
+//! A shared library that traces, for tests of programs that load and unload such a library. It contains its own copies
+//! of `atrace` and of std, as every `cdylib` does.
 
 #![expect(unsafe_code, reason = "its functions are looked up by name")]
 
@@ -26,7 +26,7 @@ pub extern "C" fn plugin_is_on() -> bool {
 /// `name` must be a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plugin_begin(name: *const c_char) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller passes a C string.
     let name = unsafe { CStr::from_ptr(name) };
     atrace_begin(AtraceTag::App, name.to_str().unwrap_or_default());
 }
@@ -37,7 +37,7 @@ pub extern "C" fn plugin_end() {
     atrace_end(AtraceTag::App);
 }
 
-/// Returns the timestamp that an event gets in Perfetto's memory if it is written now.
+/// Returns the timestamp that an event gets in Perfetto's memory if the event is written now.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_now() -> u64 {
     atrace_perfetto::clock::now()
@@ -49,7 +49,7 @@ pub extern "C" fn plugin_connect() {
     perfetto::connect();
 }
 
-/// Starts a watch that is never stopped. Returns whether the watch could be started.
+/// Starts a watch of the tags ([`watch::watch`]) that is never stopped. Returns whether the watch could be started.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_watch() -> bool {
     watch::watch(|_| ()).map(std::mem::forget).is_ok()

@@ -1,4 +1,4 @@
-//! A consumer: starts a session, ends it, and reads the trace.
+//! A consumer of Perfetto's service: starts a session, ends the session, and reads the trace.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ use crate::{Service, Trace};
 pub struct Config {
     /// The size of the session's buffer in KiB.
     pub buffer_kib: u64,
-    /// Whether the buffer overwrites the oldest packets, instead of discarding new ones.
+    /// Whether a full buffer overwrites the oldest packets, instead of discarding new packets.
     pub is_ring: bool,
     /// The patterns of the enabled categories.
     pub enabled: Vec<&'static str>,
@@ -24,12 +24,12 @@ pub struct Config {
     pub disabled: Vec<&'static str>,
     /// Further fields of the `TrackEventConfig`: their numbers and values.
     pub track_event: Vec<(u32, u64)>,
-    /// Further fields of the `DataSourceConfig`.
+    /// Further fields of the `DataSourceConfig`: their numbers and values.
     pub source: Vec<(u32, u64)>,
     /// The interval at which the service asks the producers to clear their incremental state (the definitions that
     /// later packets refer to), in milliseconds. 0 means that the service never asks.
     pub clear_ms: u64,
-    /// Further fields of the `ProducerConfig`, which applies to all producers that [`producers`](Self::producers)
+    /// Further fields (numbers and values) of the `ProducerConfig` of all producers that [`producers`](Self::producers)
     /// names.
     pub producer: Vec<(u32, u64)>,
     /// The names of the producers that get the fields in [`producer`](Self::producer).
@@ -42,7 +42,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        // 10,000 threads with two chunks each write 90 MB.
+        // The buffer has room for 10,000 threads with two chunks each, which write 90 MB.
         Self {
             buffer_kib: 256 << 10,
             is_ring: true,
@@ -99,7 +99,7 @@ impl Config {
             config.number(43, 1);
         }
         if self.file.is_some() {
-            // Written every 200 ms; flushed every second.
+            // The service writes the file every 200 ms, and flushes the producers every second.
             config.number(8, 1).number(9, 200).number(13, 1000);
         }
     }
@@ -204,7 +204,7 @@ impl Session {
 
     /// Ends the session and returns the trace.
     pub fn stop(mut self) -> Trace {
-        // Without a flush before it: the service would wait for a producer that has just ended.
+        // There is no flush before this call, because the service would wait for a producer that has just ended.
         self.call("DisableTracing");
         self.wait_for(self.enabled);
         if let Some(file) = self.file.take() {

@@ -1,8 +1,9 @@
-//! Runs Perfetto's own tracing service for tests: a [`Service`], and a [`Session`] of it. A [`Setup`] runs a test's
-//! program as a producer of the service.
+//! Runs Perfetto's own tracing service for tests: a [`Service`] is the running service, and a [`Session`] is a
+//! recording by the service. A [`Setup`] runs a test's program as a producer of the service.
 //!
-//! The service is Perfetto's C++ code, which is compiled with the feature `real`. This crate reads the trace packet by
-//! packet. Perfetto's trace processor reads the trace, too, if `.ci/perfetto/setup.sh` has fetched the trace processor.
+//! The service is Perfetto's C++ code, which is compiled if the feature `real` is enabled. This crate reads the trace
+//! packet by packet. Perfetto's trace processor reads the trace, too, if `.ci/perfetto/setup.sh` has fetched the trace
+//! processor.
 #![cfg(not(no_tracing))]
 
 mod consumer;

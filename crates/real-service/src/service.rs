@@ -1,4 +1,4 @@
-//! The process of Perfetto's service.
+//! The process in which Perfetto's service runs.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -23,16 +23,16 @@ impl Service {
         Self::start_for_relays(directory, None)
     }
 
-    /// Starts the service as [`start`](Self::start) does. The service also listens at this port of the loopback
-    /// interface, for relays that act as if they came from other machines.
+    /// Starts the service as [`start`](Self::start) does. If there is a `port`, the service also listens at this port
+    /// of the loopback interface. Relays connect to this port, and act as if they were on other machines.
     pub fn start_for_relays(directory: &Path, port: Option<u16>) -> Option<Self> {
         let Some(program) = program() else {
-            // Not `eprintln!`, whose output libtest hides.
+            // Does not use `eprintln!`, because libtest hides its output.
             let _ = writeln!(std::io::stderr(), "skipped: needs the feature `real`");
             return None;
         };
         for socket in [Self::producers_in(directory), Self::consumers_in(directory)] {
-            let _ = std::fs::remove_file(socket); // Left by a service that was killed.
+            let _ = std::fs::remove_file(socket); // A service that was killed has left this file.
         }
         let mut command = Command::new(program);
         let mut producers = Self::producers_in(directory).into_os_string();

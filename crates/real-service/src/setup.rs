@@ -1,5 +1,5 @@
-//! The program that a test traces: the test itself, in a separate process, because the connection to the service
-//! belongs to the process.
+//! The program that a test traces. It is the test itself, which runs once more in a separate process, because all tests
+//! of one process would share the process's connection to the service.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ pub fn is_program(test: &str) -> bool {
     std::env::var(PROGRAM).is_ok_and(|present| present == test)
 }
 
-/// Returns a path in the test's directory. Only the program may call this.
+/// Returns a path in the test's directory. Only the test's program may call this function.
 ///
 /// # Panics
 ///
@@ -52,7 +52,7 @@ pub fn step(place: &Path) {
 ///
 /// # Panics
 ///
-/// Panics if the file does not exist after half a minute.
+/// Panics if the file does not exist after ten minutes.
 pub fn wait_for(place: &Path) {
     until(&place.display().to_string(), || place.exists());
 }
@@ -90,7 +90,7 @@ impl Setup {
         self.directory().join(name)
     }
 
-    /// Returns the command that starts the program.
+    /// Returns the command that starts the test's program.
     pub fn program(&self) -> Command {
         let mut command = Command::new(std::env::current_exe().expect("a path"));
         command.args([self.test, "--exact", "--nocapture", "--test-threads=1"]);
@@ -105,14 +105,14 @@ impl Setup {
         Session::start(&self.service, &Config::default())
     }
 
-    /// Traces the program from its start to its end.
+    /// Traces the test's program from its start to its end.
     pub fn traced(&self) -> Trace {
         let session = self.session();
         assert!(self.program().status().expect("it starts").success());
         session.stop()
     }
 
-    /// Returns the rows of the trace processor's answers to these statements, as JSON; see [`processed`].
+    /// Returns the rows of the trace processor's answers to these SQL statements, as JSON; see [`processed`].
     pub fn rows(&self, trace: &Trace, statements: &[&str]) -> Option<Vec<String>> {
         let path = self.place("trace");
         trace.save(&path).expect("it can be written");

@@ -18,22 +18,21 @@ pub struct Trace {
 pub struct Event {
     /// The id of the process that wrote the event.
     pub pid: u64,
-    /// The number of the packet sequence: one for each thread and session.
+    /// The number of the packet sequence. Each thread has one sequence in each session.
     pub sequence: u64,
     /// The timestamp in nanoseconds of `CLOCK_BOOTTIME`.
     pub time: u64,
     /// The type: 1 for a begin, 2 for an end, 3 for an instant, 4 for a counter.
     pub kind: u64,
-    /// The name, either from the event itself or from a definition of the sequence to which the event refers
-    /// (interned).
+    /// The name, either from the event itself or, if the name is interned, from a definition in the event's sequence.
     pub name: Option<Vec<u8>>,
-    /// Whether the event refers to a definition of its name.
+    /// Whether the name is interned: the event refers to a definition of the name.
     pub is_interned: bool,
     /// The names of the categories.
     pub categories: Vec<String>,
     /// The number of the event's track, if that is not the thread's track.
     pub track: Option<u64>,
-    /// The value of an integer counter, or `None` for other events (a counter of another type, too).
+    /// The value of an integer counter, or `None` for all other events, including counters of other types.
     pub value: Option<i64>,
     /// The arguments: names and values as text.
     pub args: Vec<(String, String)>,
@@ -44,7 +43,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Returns the name as text, or `end` if there is none.
+    /// Returns the name as text, or `end` if the event has no name.
     pub fn name(&self) -> String {
         self.name.as_deref().map_or("end".to_owned(), |name| String::from_utf8_lossy(name).into_owned())
     }
@@ -59,7 +58,7 @@ pub struct Losses {
     pub found: usize,
 }
 
-/// A bit in `previous_packet_dropped`: the producer reports that its memory was full.
+/// A bit in `previous_packet_dropped`: the producer reports that its shared memory was full.
 const SHARED_MEMORY_FULL: u64 = 256;
 
 /// The incremental state of a sequence: the definitions and the time that its later packets need.
@@ -95,8 +94,8 @@ impl State {
         }
     }
 
-    /// Returns the name and the value of an argument. If the packet has the number of an interned name or value, and
-    /// the number has no definition, `?` is returned in its place.
+    /// Returns the name and the value of an argument. If the name or the value is interned, and the definition of its
+    /// number is missing, `?` is returned in its place.
     fn argument(&self, annotation: &[u8]) -> (String, String) {
         let unknown = || "?".to_owned();
         let (mut name, mut shown) = (unknown(), unknown());
@@ -139,8 +138,8 @@ impl Trace {
         trace
     }
 
-    /// Returns the events in the order of the trace. Events are left out if their incremental state is missing, as in
-    /// every reader.
+    /// Returns the events in the order of the trace. Like every reader, this function leaves out events whose
+    /// incremental state (the definitions to which they refer) is missing.
     pub fn events(&self) -> Vec<Event> {
         let mut sequences: HashMap<u64, State> = HashMap::new();
         self.packets
@@ -222,7 +221,7 @@ impl Trace {
     }
 
     /// Returns the names of the described tracks that have a name of their own, by their numbers. (The tracks of
-    /// processes and threads have none.)
+    /// processes and threads have no name of their own.)
     pub fn names_of_tracks(&self) -> HashMap<u64, String> {
         let described = self.packets.iter().filter_map(|packet| Reader::first(packet, 60));
         let named = described.filter_map(|track| {
@@ -241,8 +240,8 @@ impl Trace {
         self.packets.iter().filter(is_state).count()
     }
 
-    /// Counts the losses that producers reported, and those that only the service found. (The service marks
-    /// the first packet of every sequence as if it followed a loss. These marks are not counted.)
+    /// Counts the losses that producers reported, and the losses that only the service detected. (The service marks the
+    /// first packet of every sequence as if it followed a loss. These marks are not counted.)
     pub fn losses(&self) -> Losses {
         let mut known = HashSet::new();
         let mut losses = Losses::default();
@@ -268,7 +267,7 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// Returns the error of writing the file.
+    /// Returns an error if the file can't be written.
     pub fn save(&self, path: &Path) -> std::io::Result<()> {
         let mut bytes = Vec::new();
         for packet in &self.packets {
@@ -296,14 +295,14 @@ pub const WRONG: &str =
 ///
 /// Panics if the trace processor can't read the trace.
 pub fn processed(trace: &Path, statements: &[&str]) -> Option<Vec<String>> {
-    // The tests of several crates include this file.
+    // The tests of several crates include this file, so the workspace is searched above the crate's directory.
     let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let workspace = above.find(|directory| directory.join(".ci").is_dir()).expect("the workspace has it");
     let tools = workspace.join(".ci/perfetto");
     let processor =
         std::env::var_os("PERFETTO_DIR").map_or_else(|| workspace.join("target/perfetto"), PathBuf::from);
     if !processor.join("trace_processor.wasm").exists() {
-        // Not `eprintln!`, whose output libtest hides.
+        // Does not use `eprintln!`, because libtest hides its output.
         let _ = writeln!(
             std::io::stderr(),
             "skipped: Perfetto's trace processor is not there, see .ci/perfetto/setup.sh"

@@ -1,15 +1,15 @@
 //! Walks the frames of a stack, which are linked by frame pointers, and checks each link.
 //!
-//! This module reads no memory itself: the function `read` of the caller returns the two words at an address. `read` is
+//! This module reads no memory itself: the caller's function `read` returns the two words at an address. `read` is
 //! called only with checked addresses: an address is aligned, and both words are within the stack, above the stack
 //! pointer and above each earlier frame. So a walk goes up, reads no address twice, and ends.
 
 /// The bounds of a thread's stack and its outermost frame, as far as they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KnownStack {
-    /// The lowest address that may be read.
+    /// The lowest address that a walk may read.
     pub(super) low: usize,
-    /// The address behind the last byte that may be read.
+    /// The address after the last byte that a walk may read.
     pub(super) high: usize,
     /// The outermost frame, at which a walk must end. If its position is 0, the outermost frame is not known
     /// yet.
@@ -24,7 +24,7 @@ impl KnownStack {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct StackFrame {
     pub(super) at: usize,
-    /// The return address.
+    /// The return address in the frame.
     pub(super) address: usize,
 }
 
@@ -33,12 +33,13 @@ pub(super) struct StackFrame {
 pub(super) struct Registers {
     /// The stack pointer. Memory below it is not in use.
     pub(super) stack: usize,
-    /// The frame pointer register. It holds the address of the function's frame, or any other number.
+    /// The frame pointer register. It holds the address of the function's frame or, in code without frame pointers, any
+    /// number.
     pub(super) frame: usize,
 }
 
-/// The address of a frame, which starts with two words: the address of the caller's frame, and the return address.
-/// Both words may be read: the address was checked.
+/// The address of a frame, which starts with two words: the address of the caller's frame, and the return address. Both
+/// words may be read, because the address was checked.
 #[derive(Debug)]
 pub(super) struct FrameAddress(usize);
 
@@ -63,7 +64,7 @@ pub(super) struct Walker<R> {
     stack: KnownStack,
     /// The address of the next frame. This address has not been checked yet.
     at: usize,
-    /// The end of the last frame, below which the next frame must not begin.
+    /// The end of the previous frame, below which the next frame must not begin.
     low: usize,
     /// The highest address at which there is room for a frame.
     last: usize,
@@ -105,7 +106,7 @@ impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
             let frame = self.next()?;
             *place = frame.address;
             if frame.at == root.at {
-                // Another frame may be at this address by now.
+                // Since the outermost frame was stored, another frame may have taken its place at this address.
                 return (frame.address == root.address).then_some(found + 1);
             }
         }
@@ -115,12 +116,13 @@ impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
                 return (frame.address == root.address).then_some(into.len());
             }
         }
-        // So many linked frames are hardly a coincidence.
+        // So many linked frames are hardly a coincidence, so they count as frames of a real stack.
         Some(into.len())
     }
 
-    /// Follows frames as long as their return addresses are those that the unwinder has found. If they agree up to the
-    /// frames of the C library, returns the last frame that agrees: the thread's outermost frame.
+    /// Follows frames as long as their return addresses agree with `unwound`, the addresses that the unwinder has
+    /// found. If at most [`OUTER`] addresses of `unwound` then remain (of functions of the C library), returns the last
+    /// frame that agrees: the thread's outermost frame.
     pub(super) fn outermost(mut self, unwound: &[usize]) -> Option<StackFrame> {
         let mut agreed = 0;
         let mut last = None;
@@ -130,7 +132,7 @@ impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
             last = Some(frame);
             agreed += 1;
         }
-        // A single frame may be a coincidence: the register may hold any number.
+        // The agreement of a single frame may be a coincidence, because the register may hold any number.
         last.filter(|_| agreed > 1 && unwound.len() - agreed <= OUTER)
     }
 }
@@ -283,7 +285,7 @@ mod tests {
             let from = Registers { stack: LOW, frame: LOW + data * WORD };
             let all = memory.stack(root);
             assert_eq!(memory.follow(all, from, &mut [0; 16]), Some(5));
-            // A link to the frame itself, to an earlier one, or into one of them.
+            // A link to the frame itself, to an earlier frame, or into one of these frames.
             let third = 2 * (2 + data) + data;
             for back in 0..third + 2 {
                 memory.words[third] = LOW + back * WORD;
@@ -315,14 +317,15 @@ mod tests {
         let learnt = |unwound: &[usize]| memory.outermost(FIRST, unwound);
         let seen: Vec<usize> = (1001..1030).collect();
         assert_eq!(learnt(&seen[..12]), Some(frame(12)));
-        // The C library's outer frames need no frame pointers; all others do.
+        // The C library's outer frames need no frame pointers; all other frames need them.
         assert_eq!(learnt(&seen[..12 + OUTER]), Some(frame(12)));
         assert_eq!(learnt(&seen[..12 + OUTER + 1]), None);
         assert_eq!(OUTER, 4);
         for wrong in 0..12 {
             let mut other = seen[..12].to_vec();
             other[wrong] = 1;
-            // The frames agree up to this one. That is enough only if the rest may be the C library's.
+            // The frames agree up to the wrong frame. That is enough only if the remaining frames may be frames of the
+            // C library.
             assert_eq!(learnt(&other), (12 - wrong <= OUTER).then(|| frame(wrong)), "{wrong}");
         }
         assert_eq!(learnt(&seen[1..12]), None);

@@ -3,22 +3,23 @@
 //! # Two ways
 //!
 //! The unwinder reads tables of the program to find each caller. This method works in nearly all programs, but takes
-//! long. With *frame pointers* there is a faster method: each frame begins with the address of its caller's frame,
+//! long. With *frame pointers* there is a faster method: each frame begins with the address of the caller's frame,
 //! followed by the return address, and a register points to the youngest frame. So the frames are a linked list. In
 //! code without frame pointers the register may hold any number.
 //!
 //! # Checks
 //!
-//! No link of the list is trusted:
+//! Each link of the list is checked:
 //!
-//! - Each frame must lie above the frame before it and within the thread's stack, whose bounds the thread library
-//!   reports once per thread. The library may report more than the mapped stack: for a main thread, the size to which
-//!   its stack may grow. So a system call checks that all memory from the lowest stack pointer up is mapped.
+//! - Each frame must lie above the previous frame and within the thread's stack. The thread library is asked for the
+//!   bounds of the stack once per thread. It may report more than the mapped stack: for a main thread, it reports the
+//!   size to which the stack may grow. So a system call checks that all memory above the lowest stack pointer of the
+//!   thread's walks is mapped.
 //! - The walk must end at the thread's outermost frame (or follow 512 more frames after its buffer is full). The
-//!   outermost frame is stored after a walk of this thread that agrees with the unwinder, address by address, up to the
-//!   frames of the C library that start a thread.
+//!   outermost frame is stored after a walk of this thread whose addresses all agree with the unwinder's addresses, up
+//!   to the frames of the C library that start a thread.
 //! - A walk that ends anywhere else is discarded, and the unwinder is used. This happens in code without frame
-//!   pointers, on a coroutine's stack, and the first time on a thread. The unwinder's result may show the outermost
+//!   pointers, on a coroutine's stack, and in the first walk of a thread. The unwinder's result may show the outermost
 //!   frame, which is then stored for the next walk.
 //!
 //! # Limits
@@ -46,13 +47,13 @@ pub enum Walk {
     /// A program for x86-64 has frame pointers if it is built with `RUSTFLAGS="-C force-frame-pointers=yes"`; a program
     /// for 64-bit ARM has them by default.
     FramePointers,
-    /// Uses the unwinder, with the tables that panics need. This takes far longer than following frame pointers.
+    /// Uses the unwinder, which reads the same tables as a panic. This takes far longer than following frame pointers.
     Unwinding,
 }
 
 impl Default for Walk {
     /// Returns the fastest method that works in this program. Each call tries frame pointers on the calling thread,
-    /// until they have worked once.
+    /// until frame pointers have worked once in this program.
     fn default() -> Self {
         static FOUND: AtomicBool = AtomicBool::new(false);
         if FOUND.load(Ordering::Relaxed) {
@@ -71,15 +72,15 @@ pub(super) const DEEPEST: usize = 256;
 const PROBED: usize = 8;
 
 thread_local! {
-    /// The part of this thread's stack that a walk may read, and the frame at which it must end.
+    /// The part of this thread's stack that a walk may read, and the frame at which the walk must end.
     static STACK: Cell<KnownStack> = const { Cell::new(KnownStack::NONE) };
     /// The bounds of this thread's stack; (0, 0) if they were not read from the system yet, and (1, 1) if the system
     /// can't report them.
     static BOUNDS: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Writes the return addresses on the calling thread's stack to `into`, the innermost first. Returns their
-/// number.
+/// Writes the return addresses on the calling thread's stack to `into`, the innermost first. Returns the number of
+/// addresses.
 ///
 /// The first address is within the function that calls `return_addresses`. A return address is the address of the
 /// instruction after a call.
@@ -106,14 +107,15 @@ pub fn return_addresses(by: Walk, into: &mut [usize]) -> usize {
     unwind_and_learn(by, here, into)
 }
 
-/// Does the same as [`return_addresses`], by frame pointers only. Returns `None` if the frame pointers break off before
-/// the outermost frame, unless many more frames than `into` holds were found; `into` may then contain anything.
+/// Does the same as [`return_addresses`], by frame pointers only. Returns `None` if the chain of frame pointers breaks
+/// before the outermost frame. (A chain that continues for 512 frames after `into` is full counts as complete.) After
+/// `None`, `into` may contain anything.
 #[inline(never)]
 pub(super) fn by_frame_pointers(into: &mut [usize]) -> Option<usize> {
     follow(registers(), into)
 }
 
-/// Returns the registers of the function into which this function is inlined.
+/// Returns the stack pointer and the frame pointer of the function into which this function is inlined.
 #[inline(always)]
 fn registers() -> Registers {
     let (stack, frame);
@@ -133,7 +135,7 @@ fn registers() -> Registers {
         not(miri)
     )))]
     {
-        // An address in the function's frame, in place of the stack pointer. There is no frame pointer.
+        // An address in the function's frame is used as the stack pointer. 0 means that there is no frame pointer.
         let local = 0_u8;
         (stack, frame) = (std::ptr::from_ref(std::hint::black_box(&local)).addr(), 0);
     }
@@ -146,7 +148,8 @@ fn without_signature(address: usize) -> usize {
     #[cfg(all(target_arch = "aarch64", target_pointer_width = "64", not(miri)))]
     {
         let stripped;
-        // SAFETY: XPACLRI (a hint, nothing on processors that do not sign) changes the register x30 alone.
+        // SAFETY: XPACLRI changes only the register x30. It is a hint, which processors without pointer authentication
+        // ignore.
         unsafe {
             std::arch::asm!("mov x30, {0}", "hint #7", "mov {0}, x30", inlateout(reg) address => stripped,
                 out("x30") _, options(nomem, nostack, preserves_flags));
@@ -163,10 +166,11 @@ fn without_signature(address: usize) -> usize {
 fn walk(here: Registers) -> Option<Walker<impl Fn(FrameAddress) -> (usize, usize)>> {
     Walker::new(STACK.get(), here, |at| {
         let words = at.get() as *const usize;
-        // SAFETY: both words are aligned, above the stack pointer and below the end of this thread's stack. There is memory
-        // there (`see` has checked it) as long as the caller runs. The words need not be a frame. Then they are data of a
-        // function that has not returned, and another thread may write them at the same time. So the reads are volatile, which
-        // keeps the compiler from assuming anything about them; each word is read at once, and any value of it is valid.
+        // SAFETY: both words are aligned, above the stack pointer and below the end of this thread's stack. The memory
+        // there is mapped (`see` has checked this) as long as the caller runs. The words need not be a frame: they may
+        // be data of a function that has not returned, and another thread may write such data at the same time. So the
+        // reads are volatile, and the compiler assumes nothing about the words. Each word is read in one access, and
+        // any value of a word is valid.
         let (caller, address) = unsafe { (words.read_volatile(), words.add(1).read_volatile()) };
         (caller, without_signature(address))
     })
@@ -186,7 +190,7 @@ fn unwind_and_learn(by: Walk, here: Registers, into: &mut [usize]) -> usize {
     if by == Walk::Unwinding || here.frame == 0 {
         return unwind(here.stack, into);
     }
-    // Perhaps the walk failed only because no walk on this thread had begun so deep before.
+    // Perhaps the walk failed only because it began deeper in the stack than all earlier walks of this thread.
     if see(here.stack)
         && let Some(found) = follow(here, into)
     {
@@ -194,7 +198,7 @@ fn unwind_and_learn(by: Walk, here: Registers, into: &mut [usize]) -> usize {
     }
     let mut all = [0; DEEPEST];
     let all = match unwind(here.stack, &mut all) {
-        // A stack that is deeper than the buffer can't be compared to its end.
+        // If the buffer is full, the stack may be deeper, so the outermost frame is not known.
         DEEPEST => &all[..],
         found => {
             learn(here, &all[..found]);
@@ -213,7 +217,7 @@ fn learn(here: Registers, unwound: &[usize]) {
     }
 }
 
-/// Allows walks from the stack pointer `from` up, if it is on this thread's stack and all of the stack above it is
+/// Allows walks from the stack pointer `from` up, if `from` is on this thread's stack and the whole stack above it is
 /// mapped. Returns true if such walks are allowed now and were not allowed before.
 fn see(from: usize) -> bool {
     if BOUNDS.get() == (0, 0) {
@@ -259,8 +263,9 @@ fn unwind(from: usize, into: &mut [usize]) -> usize {
     let mut frame = |frame: &backtrace::Frame| {
         let stack = frame.sp() as usize;
         let address = frame.ip() as usize;
-        // If the unwinder does not tell the stack pointer, all frames are taken. Once a frame was above `from`, all
-        // later frames are taken: the stack of a function that a signal handler interrupted may be lower.
+        // If the unwinder does not report the stack pointer of a frame, all frames are used. Once a frame was above
+        // `from`, all later frames are used, even lower ones: a signal handler may run on a stack of its own, and the
+        // stack of the interrupted function may be lower.
         is_above |= stack == 0 || stack > from;
         // The outermost frame of a thread may have the return address 0.
         if is_above && address != 0 {
@@ -273,8 +278,8 @@ fn unwind(from: usize, into: &mut [usize]) -> usize {
         true
     };
     #[cfg(unix)]
-    // SAFETY: synchronisation is needed only for a debugging library of Windows. On Unix this is `_Unwind_Backtrace`, which any
-    // number of threads may call at once.
+    // SAFETY: calls need to be synchronised only for a debugging library of Windows. On Unix, this function calls
+    // `_Unwind_Backtrace`, which any number of threads may call at once.
     unsafe {
         backtrace::trace_unsynchronized(&mut frame);
     }

@@ -115,7 +115,8 @@ fn a_hole_is_no_memory() {
     let start = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // Far below the other mappings: the kernel fills a hole among them first, for another thread of the tests.
+        // Far below the other mappings. Among those, the kernel might fill the unmapped page with memory for another
+        // thread of the tests.
         let far = if cfg!(target_pointer_width = "64") { 1_usize << 38 } else { 1 << 28 };
         let far = std::ptr::without_provenance_mut(far);
         let start = libc::mmap(far, 5 * PAGE, protection, flags, -1, 0);
@@ -272,7 +273,7 @@ fn a_probe_on_a_strange_stack_changes_nothing() {
     }
     let walk = Walk::default();
     let has_frame_pointers = has_frame_pointers();
-    // A thread that knows nothing about its stack, and one that does.
+    // A thread that has not walked its stack yet, and a thread that has walked it.
     for knows in [false, true] {
         let work = move || {
             if knows {
@@ -311,7 +312,7 @@ fn where_nothing_was_called_from_before_frame_pointers_are_enough() {
         return;
     }
     let work = || {
-        // Both ways store the innermost frames.
+        // Both methods store the innermost frames.
         let [few, all] = [3, 64].map(|room| {
             let mut into = [0; 64];
             let found = return_addresses(Walk::FramePointers, &mut into[..room]);
@@ -330,7 +331,7 @@ fn where_nothing_was_called_from_before_frame_pointers_are_enough() {
                 assert!(again.by_frame_pointers.is_some());
                 // Without the frames outside of the outermost one, which only the unwinder sees.
                 assert_eq!(found.either.len(), again.either.len());
-                // On 64-bit ARM these have frame pointers too.
+                // On 64-bit ARM these frames have frame pointers, too.
                 assert!(found.unwound.len() > found.either.len() || cfg!(target_arch = "aarch64"));
             });
         }
@@ -425,8 +426,8 @@ fn what_was_found_is_what_the_unwinder_finds() {
     #[inline(never)]
     fn both(into: &mut [[usize; 64]; 2]) -> [usize; 2] {
         let mut found = [0; 2];
-        // The same calls for both methods, in a loop. The compiler does not know how often it runs, so it can't make
-        // separate calls for each method.
+        // A loop makes the same calls for both methods. The compiler does not know how often the loop runs, so it can't
+        // make separate calls for each method.
         for by in black_box(&[Walk::FramePointers, Walk::Unwinding][..]) {
             let at = usize::from(*by == Walk::Unwinding);
             // Twice, because the first walk may use the unwinder.

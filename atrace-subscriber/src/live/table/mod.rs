@@ -1,9 +1,9 @@
-//! The table of the spans that are alive. It finds a span by its id.
+//! The table of the spans that are alive, by their ids.
 //!
-//! - The table has [`SHARDS`] shards, which are chosen by a hash of the id. The lock of a shard is held for a moment,
-//!   or for as long as a dump takes to copy the shard. While the lock is held, no code of the traced program except its
-//!   allocator may run.
-//! - A shard keeps its memory: it allocates only when there are more live spans than ever before, or when a span is
+//! - The table has [`SHARDS`] shards. A hash of a span's id selects the span's shard. The lock of a shard is held for a
+//!   single operation on one span, or while a dump copies the shard. While the lock is held, no code of the traced
+//!   program except its allocator may run.
+//! - A shard keeps its memory: it allocates only when it has more live spans than ever before, or when a span is
 //!   entered again before it is left.
 //! - Each span has room for the maximum number of return addresses. A walk by frame pointers writes the addresses to
 //!   the table directly.
@@ -28,7 +28,7 @@ use super::thread::{self, Busy, Thread};
 
 const SHARDS: usize = 32;
 
-/// The data of a span at its creation. Fields that are recorded later are added to its fields.
+/// The data of a span at its creation. Fields that are recorded later are added to `fields`.
 #[derive(Clone, Debug)]
 pub(super) struct Description {
     pub(super) id: u64,
@@ -36,7 +36,7 @@ pub(super) struct Description {
     pub(super) metadata: &'static Metadata<'static>,
     pub(super) at: Instant,
     pub(super) fields: Option<Arc<str>>,
-    /// The frames of the backtrace, if its symbols were looked up at the creation.
+    /// The frames of the backtrace, if the symbols were looked up when the span was created.
     pub(super) frames: Option<Frames>,
 }
 
@@ -57,8 +57,8 @@ fn shards() -> Shards {
     (0..SHARDS).map(|_| Locked::default()).collect()
 }
 
-/// Returns the shard for an id: the highest bits of the id's product with the golden ratio, which depend on the whole
-/// id. The map within the shard has another hash.
+/// Returns the index of the shard for an id: the highest bits of the product of the id and the golden ratio (as a
+/// 64-bit fraction). These bits depend on the whole id. The map within the shard uses another hash.
 #[inline]
 fn shard_of(id: u64) -> usize {
     (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SHARDS.trailing_zeros())) as usize
@@ -126,8 +126,8 @@ impl SpanTable {
         self.shard(id).find(id)?.description.fields.clone()
     }
 
-    /// Replaces the fields of a span if they are still the text `before` itself. Otherwise returns false, and the
-    /// caller should try again.
+    /// Replaces the fields of a span if they are still the text `before` (the same allocation, not an equal text). If
+    /// they are another text, returns false, and the caller should try again.
     pub(super) fn set_fields(&self, id: u64, before: Option<&Arc<str>>, fields: Arc<str>) -> bool {
         let Some(_busy) = Busy::new() else { return true };
         let mut shard = self.shard(id);
@@ -163,7 +163,7 @@ impl SpanTable {
     }
 
     /// Appends copies of all spans to `records`, and their return addresses to `addresses`. Appends nothing if the
-    /// calling thread is using the table, which this code then has interrupted.
+    /// calling code has interrupted a use of the table by its own thread.
     pub(super) fn copy(&self, records: &mut Vec<Record>, addresses: &mut Vec<usize>) {
         let Some(_busy) = Busy::new() else { return };
         let [spans, frames] = [0, 1].map(|at| self.expected[at].load(Ordering::Relaxed));

@@ -18,8 +18,8 @@ pub(super) struct Slot {
     addresses: usize,
 }
 
-/// The threads inside a span. A thread is listed once for each time that it has entered the span. There is
-/// rarely more than one entry.
+/// The threads inside a span. A thread has one entry for each time that it has entered the span and not left it. There
+/// is rarely more than one entry.
 #[derive(Default)]
 pub(super) struct ThreadsInside {
     one: Option<Arc<Thread>>,
@@ -60,7 +60,7 @@ impl ThreadsInside {
 pub(super) struct Shard {
     indices: FxHashMap<u64, usize>,
     slots: Slab<Slot>,
-    /// The return addresses of all slots, with room for `depth` addresses for each slot.
+    /// The return addresses of all slots. Each slot has room for the maximum number of addresses of a span (`depth`).
     addresses: Vec<usize>,
 }
 
@@ -87,7 +87,8 @@ impl Shard {
         }
         let Some(addresses) = walk(&mut self.addresses[start..end]) else { return Err(description) };
         slot.insert(Slot { description, threads: ThreadsInside::default(), addresses });
-        // No two spans have one id at the same time. So the older span has closed, and this layer was not told.
+        // Two spans never have the same id at the same time. So an older span with this id has closed without a
+        // notification to this layer.
         let before = self.indices.insert(id, index);
         Ok(before.map(|index| self.slots.remove(index)))
     }

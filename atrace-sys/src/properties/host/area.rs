@@ -1,4 +1,4 @@
-//! Reads and writes the content of a property store, while other processes may write it.
+//! Reads and writes the content of a property store, while other processes may write the same store.
 //!
 //! Other processes write the memory, so all code here uses atomics and trusts nothing that it loads: each count and
 //! length is checked before it is used. A loom model uses this file with a [layout](super::layout) of a few bytes.
@@ -191,14 +191,14 @@ impl<'a> Writable<'a> {
     pub(super) fn set(&self, key: &Key, value: &Value) -> Result<[&'a AtomicU32; 2], SetError> {
         let area = self.0;
         area.validate().map_err(SetError::Damaged)?;
-        // If another property is damaged, this one can still be added.
+        // An error of `find` is ignored: if another property is damaged, this property can still be added.
         let found = area.find(key).unwrap_or_default();
         let mut serial = next(area.serial.load(Ordering::Relaxed));
         let entry = match found {
             Some(entry) => {
                 let old = entry.serial.load(Ordering::Relaxed);
                 if old >> 1 == serial {
-                    // A writer was killed after it stored this entry's serial and before it stored the area's. No
+                    // A writer was killed after it stored this entry's serial and before it stored the area serial. No
                     // serial may be used twice.
                     serial = next(serial);
                 }
@@ -225,10 +225,10 @@ impl<'a> Writable<'a> {
         Ok([&entry.serial, &area.serial])
     }
 
-    /// Writes `value` to the room for one of an entry's two values: the value that is not current.
+    /// Writes `value` over that one of an entry's two values that is not current.
     fn fill(bytes: &[AtomicU8; VALUE_ROOM], value: &Value) {
         // A reader that sees one of these bytes must also see the serial that made the other value current. Another
-        // process may have stored that serial; the lock orders its store before this fence.
+        // process may have stored that serial; the lock of the file orders that store before this fence.
         fence(Ordering::Release);
         let padding = std::iter::repeat_n(0, VALUE_ROOM - value.as_bytes().len());
         for (to, from) in bytes.iter().zip(value.as_bytes().iter().copied().chain(padding)) {

@@ -4,31 +4,32 @@
 //!
 //! First the directory is opened, then the file relative to the open directory. Each of the two is checked after it was
 //! opened and before it is used: its mode, its owner (but not the owner of a directory that the caller has named) and,
-//! for the file, its type, its size and the number of its names.
-//! So another user gains nothing by exchanging a file between the check and the use. A symbolic link in place of the
-//! file is refused, and so is one in place of the directory of a user's own store.
+//! for the file, its type, its size and the number of its names. So another user gains nothing by exchanging a file
+//! between the check and the use. Symbolic links in place of the file, or in place of the directory of a user's own
+//! store, are refused.
 //!
 //! # Creating
 //!
-//! The file gets its name when it is complete. It is created without a name (`O_TMPFILE`), gets its mode, its owner and
-//! the content of an empty store, and is then linked to its name, which replaces no other file. So no process sees a
-//! part of the file. If two processes create the file at once, both use the file that was linked first. If a process is
-//! killed before it has linked its file, the kernel frees that file. A file system without such files, and a system
-//! without `/proc`, need a temporary name, which a killed process leaves behind.
+//! The file gets its name only when it is complete. It is created without a name (`O_TMPFILE`), gets its mode, its
+//! owner and the content of an empty store, and is then linked to its name, which replaces no other file. So no process
+//! sees a part of the file. If two processes create the file at once, both use the file that was linked first. If a
+//! process is killed before it has linked its file, the kernel frees that file. If the file system can't create files
+//! without a name, or the system has no `/proc`, the file first gets a temporary name, and a killed process leaves the
+//! file with this name behind.
 //!
 //! # Writing
 //!
 //! A writer opens the file anew for each transaction, checks by device and inode that it is the file that the process
-//! reads, and locks it with `flock`. The lock does not block: the writer tries again at intervals, because `flock` has
-//! no time limit. A transaction lasts until the [`Lock`] is dropped. Readers take no lock.
+//! reads, and locks it with `flock`. The writer calls `flock` without blocking and tries again at intervals, because
+//! `flock` has no time limit. A transaction lasts until the [`Lock`] is dropped. Readers take no lock.
 //!
 //! # Crashes
 //!
-//! The kernel releases the lock when the last descriptor of the open file is closed, so also when the writer is killed.
-//! But a child that the writer has forked, and that executes no program, shares the open file: if the writer dies
-//! before it has unlocked the file, the lock lasts until the child ends. The content is valid after each step of a
-//! writer (`area.rs`). If root is killed before it has given a new directory to the store's user, the next process of
-//! root that opens the store does so.
+//! The kernel releases the lock when the last descriptor of the open file is closed, and thus also when the writer is
+//! killed. But a child that the writer has forked, and that executes no program, shares the open file: if the writer
+//! dies before it has unlocked the file, the lock lasts until the child ends. The content is valid after each step of a
+//! writer (`area.rs`). If a process of root is killed before it has given a new directory to the store's user, the next
+//! process of root that opens the store gives the directory to the user.
 
 use std::ffi::CString;
 use std::fmt;
@@ -86,7 +87,7 @@ impl Location {
 
     /// Returns the location of a store whose path the caller has chosen.
     pub(super) fn of_path(path: &Path) -> Result<Self, Error> {
-        // Made absolute now, because the current directory may change before the store is written.
+        // The path is made absolute now, because the current directory may change before the store is written.
         let path = std::path::absolute(path).map_err(|error| {
             Error::new(ErrorKind::Io, &"this is not the path of a store").at(path).because(error)
         })?;
@@ -186,7 +187,7 @@ fn persist<T>(patience: Duration, mut attempt: impl FnMut() -> Result<T, Failure
         match attempt() {
             Ok(done) => return Ok(done),
             Err(Failure::Now(error)) => return Err(error),
-            // It is not known whether the failure persists.
+            // Without a second attempt, it is not known whether the failure persists.
             Err(Failure::Lasting(error)) if patience.is_zero() => return Err(error.into_busy()),
             Err(Failure::Lasting(error)) if start.elapsed() >= patience => return Err(error),
             Err(Failure::Lasting(_)) => {}
@@ -242,7 +243,7 @@ impl Location {
         })
     }
 
-    /// Opens the directory and checks it.
+    /// Opens the directory of the store, and checks its owner and mode.
     fn open_directory(&self, create: bool) -> Result<File, Failure> {
         let path = self.directory_path();
         let asker = effective_ids().0;
@@ -322,15 +323,15 @@ impl Location {
             "remove it, or name another store with ATRACE_PROPERTIES",
         );
         match (data.uid(), asker) {
-            // Root was killed, or is at work, between creating the directory and giving it away. The parent directory
-            // is sticky, so nobody else can have put a directory of root there.
+            // A process of root has created the directory, and has not given it to the user yet: it was killed, or is
+            // still running. The parent directory is sticky, so no other user can have put a directory of root there.
             (0, 0) => Ok(self.give(path, uid)?),
             (0, _) => Err(Failure::Lasting(error)),
             _ => Err(error.into()),
         }
     }
 
-    /// Opens the file and checks it. Returns `None` if the file does not exist.
+    /// Opens the file of the store and checks it. Returns `None` if the file does not exist.
     fn open_file(&self, directory: &File, flags: libc::c_int) -> Result<Option<(File, Identity)>, Failure> {
         let file = match at::open_at(directory, &self.name, flags) {
             Ok(file) => file,
@@ -360,9 +361,9 @@ impl Location {
         }
         match data.nlink() {
             1 => {}
-            // It was deleted after it was opened: look again.
+            // The file was deleted after it was opened: the operation is tried again.
             0 => return Err(Failure::Lasting(self.replaced())),
-            // Perhaps another process is just moving it into place by linking.
+            // Perhaps another process is just moving the file into place by `link` and `unlink`.
             _ => {
                 let advice = "remove the other names, or the file";
                 return Err(Failure::Lasting(self.foreign(
@@ -436,9 +437,9 @@ impl Location {
         let is_there = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
         match made.or_else(|error| if is_there(&error) { Err(error) } else { self.create_named(directory) }) {
             Ok(()) => Ok(()),
-            // The other process's file is as good.
+            // Another process has created the file first, and that file is used.
             Err(error) if is_there(&error) => Ok(()),
-            // The directory was deleted after it was opened: try again, which creates it.
+            // The directory was deleted after it was opened. The next attempt creates the directory again.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(Failure::Lasting(self.io("can't create the property store", error)))
             }
@@ -454,7 +455,7 @@ impl Location {
         let number = TAKEN.fetch_add(1, Ordering::Relaxed);
         let suffix = format!(".{}-{number}", std::process::id());
         let name = CString::new([self.name.as_bytes(), suffix.as_bytes()].concat())?;
-        // If a killed process has left such a name, the next attempt takes the next number.
+        // If a killed process has left a file with this name behind, the next attempt takes the next number.
         let file = at::open_at(directory, &name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)?;
         let made = self.fill(&file).and_then(|()| at::rename_at(directory, &name, &self.name));
         if made.is_err() {
@@ -464,14 +465,15 @@ impl Location {
     }
 
     fn fill(&self, file: &File) -> io::Result<()> {
-        // The mode at creation was subject to the umask.
+        // The umask may have changed the mode with which the file was created.
         file.set_permissions(Permissions::from_mode(0o600))?;
         if let Owner::User(uid) = self.owner
             && uid != effective_ids().0
         {
             fchown(file, Some(uid), None)?;
         }
-        // Written, not only sized: in a full tmpfs, reading a hole through a mapping would kill the process.
+        // The bytes are written, although setting the size would give zeroes, too: in a full tmpfs, reading a hole of
+        // the file through a mapping would kill the process.
         file.write_all_at(&image(), 0)
     }
 }
@@ -548,8 +550,9 @@ impl Drop for Lock {
 
 /// Returns the id of the process that has locked the file, if the kernel shows it.
 ///
-/// If a lock disappears between two reads of the kernel's list, the second read leaves out another lock. So a read asks
-/// for more than a page, of which the kernel returns one, and the list is read again if the lock is not in it.
+/// The kernel returns its list of locks in parts, at most a page at each read. If a lock disappears between two reads,
+/// the second read leaves out another lock. So each read asks for more than a page, and the whole list is read again if
+/// the lock is not in it.
 fn holder(file: &File) -> Option<u32> {
     let data = file.metadata().ok()?;
     let device = format!("{:02x}:{:02x}", libc::major(data.dev()), libc::minor(data.dev()));
@@ -560,8 +563,8 @@ fn holder(file: &File) -> Option<u32> {
     })
 }
 
-/// Finds the process that has locked a file, in a text like `7: FLOCK  ADVISORY  WRITE 4711 00:1b:42 0 EOF`. Some file
-/// systems show another device there; then no process is found.
+/// Finds the process that has locked a file, in a text like `7: FLOCK  ADVISORY  WRITE 4711 00:1b:42 0 EOF`. For some
+/// file systems, the kernel shows another device in this text; then no process is found.
 fn holder_in(locks: &str, device: &str, inode: u64) -> Option<u32> {
     let identity = format!("{device}:{inode}");
     locks.lines().find_map(|line| {

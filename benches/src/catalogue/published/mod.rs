@@ -1,22 +1,22 @@
-//! The results that the original benchmarks published: the times of AOSP's `libatrace_rust` benchmarks, and [every
-//! line](originals()) of all five benchmarks.
+//! The results that the authors of the original benchmarks published: the times of AOSP's `libatrace_rust` benchmarks,
+//! and [every line](originals()) of the result tables of all five benchmarks.
 //!
 //! AOSP measured on a Cuttlefish virtual device (`aosp_cf_x86_64_phone-userdebug`), so only ratios can be compared with
-//! measurements on other machines. Rust's three numbers are Criterion's estimate with its 95 % interval; C++'s number
-//! is the `Time` of Google Benchmark.
+//! measurements on other machines. For Rust, there are three numbers: Criterion's estimate, and the ends of its 95 %
+//! interval. For C++, the number is the `Time` of Google Benchmark.
 //!
-//! The text files beside this module hold the originals' result tables. A line of a table has five fields: description,
-//! number, error, unit, and our corresponding row, or `-` and the reason why we have no such row. A blank line ends a
-//! group; a line is compared with the first line of its group that has the same unit. All lines that do not belong to a
-//! table start with a mark:
+//! The text files beside this module hold the result tables of the original benchmarks. A line of a table has five
+//! fields: description, number, error, unit, and our corresponding row (result). If we have no such row, the fifth
+//! field has `-` and the reason. A blank line ends a group; a line is compared with the first line of its group that
+//! has the same unit. All lines that do not belong to a table start with one of these marks:
 //! - `#` begins a comment.
 //! - `!` defines a reason. In the fifth field of a line, `0:` names the reason why our number may be 0, `none:` names
-//!   the reason why a run may lack the row, and `near:` names our nearest number if we have no row.
-//! - `~` begins the text that explains how the following lines correspond to our rows.
-//! - `"` begins a sentence that is quoted word for word from the original's authors.
-//! - `>` begins a finding of the original's tables, in our words. Each `?` below a finding is a ratio of two
-//!   published numbers that shows the finding, with our rows for the two numbers, and the range in which our ratio
-//!   supports the finding.
+//!   the reason why a run may lack the row, and `near:` names our most similar number if we have no corresponding row.
+//! - `~` begins the text that explains how the lines below it correspond to our rows.
+//! - `"` begins a sentence that is quoted word for word from the authors of the original benchmark.
+//! - `>` begins a finding (a conclusion from the original's tables), in our words. Each `?` below a finding begins a
+//!   ratio of two published numbers that shows the finding, with our rows for the two numbers, and the range in which
+//!   our ratio supports the finding.
 //! - `=` begins a description of the differences between the original benchmark and ours.
 
 use std::sync::LazyLock;
@@ -29,29 +29,29 @@ use crate::catalogue::kinds::{Event, TracingCase, tracing_name};
 /// A published time in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct Published {
-    /// The lower bound, or the time itself if no bounds were published.
+    /// The lower bound of the time, or the time itself if no bounds were published.
     pub low: f64,
-    /// The time.
+    /// The time in nanoseconds.
     pub ns: f64,
-    /// The upper bound, or the time itself if no bounds were published.
+    /// The upper bound of the time, or the time itself if no bounds were published.
     pub high: f64,
 }
 
-/// A case of AOSP's benchmark of events.
+/// The published times of a case (a measured operation) of AOSP's benchmark of events.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct OfEvent {
     /// Whether tracing was on.
     pub state: State,
     /// The [kind of event](super::EVENTS).
     pub event: &'static str,
-    /// The published time of the Rust wrapper.
+    /// The published time of AOSP's Rust wrapper of libcutils.
     pub rust: Published,
-    /// The published time of C++.
+    /// The published time of the same event in C++.
     pub cc: Published,
 }
 
 impl OfEvent {
-    /// Returns the id of our row for this case.
+    /// Returns the id of our row (result) for this case, in the implementation `who`.
     ///
     /// # Panics
     ///
@@ -61,24 +61,25 @@ impl OfEvent {
     }
 }
 
-/// A case of AOSP's benchmark of the subscriber.
+/// The published time of a case (a measured operation) of AOSP's benchmark of its `tracing` subscriber.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct OfTracing {
     /// The [kind of subscriber](super::SUBSCRIBERS).
     pub kind: &'static str,
-    /// The operation.
+    /// The measured operation.
     pub case: TracingCase,
-    /// The published time.
+    /// The time that AOSP published for the case.
     pub rust: Published,
 }
 
 impl OfTracing {
-    /// Returns the id of our row for this case, with the subscriber without a registry.
+    /// Returns the id of our row (result) for this case, measured with our subscriber alone, without a registry.
     pub fn id(&self) -> Id {
         Id::new(Who::Rust, tracing_name(self.kind, self.case))
     }
 
-    /// Returns the id of our row for this case with a layer over the registry, as in the original.
+    /// Returns the id of our row (result) for this case, measured with our layer over the registry, as in the original
+    /// benchmark.
     pub fn as_a_layer(&self) -> Id {
         let kind = self.kind.strip_prefix("tracing_").unwrap_or(self.kind);
         Id::new(Who::Rust, tracing_name(&format!("layer_{kind}"), self.case))
@@ -100,7 +101,7 @@ fn times() -> Times {
 /// The times that AOSP published for its benchmark of events.
 pub static EVENTS: LazyLock<Vec<OfEvent>> = LazyLock::new(|| times().events);
 
-/// The published times of the benchmark of the subscriber.
+/// The times that AOSP published for the benchmark of its `tracing` subscriber.
 pub static TRACING: LazyLock<Vec<OfTracing>> = LazyLock::new(|| times().tracing);
 
 /// An original benchmark that a bench of this crate repeats.
@@ -129,18 +130,19 @@ pub struct Finding {
     pub checks: Vec<Check>,
 }
 
-/// A ratio, and the range in which it supports a finding.
+/// A published ratio that shows a finding, our corresponding ratio, and the range in which our ratio supports the
+/// finding.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// The ratio of the two published numbers.
+    /// The published ratio: the quotient of two published numbers.
     pub there: f64,
     /// The numerator of our ratio: a number that we measure.
     pub of: Measured,
     /// The denominator of our ratio: a number that we measure.
     pub by: Measured,
-    /// The lower end of the range in which the finding holds.
+    /// The lower end of the range in which our ratio supports the finding.
     pub from: f64,
-    /// The upper end of the range in which the finding holds.
+    /// The upper end of the range in which our ratio supports the finding.
     pub to: f64,
 }
 
@@ -149,19 +151,19 @@ pub struct Check {
 pub struct Line {
     /// A description of the number.
     pub what: &'static str,
-    /// The published number, or `None` if the original does not show it legibly.
+    /// The published number, or `None` if the number is not legible in the original.
     pub there: Option<f64>,
     /// The published error of the number.
     pub error: f64,
     /// The unit of both the published number and ours.
     pub unit: &'static str,
-    /// Our number, or the reason why we do not measure this number.
+    /// Our number that corresponds to the published number, or the reason why we do not measure such a number.
     pub here: Result<Measured, &'static str>,
-    /// The reason why our number may be 0.
+    /// The reason why the number that we measure may be 0, if there is such a reason.
     pub zero: Option<&'static str>,
-    /// The reason why even a run of all cases may lack the row with our number.
+    /// The reason why even a run of all cases may lack the row with our number, if there is such a reason.
     pub none: Option<&'static str>,
-    /// Our nearest number, if we have no number of the same kind.
+    /// Our most similar number, if we measure no number of the same kind.
     pub near: Option<Measured>,
     /// A description of how the published number corresponds to ours.
     pub alike: &'static str,
@@ -176,23 +178,23 @@ pub struct Measured {
     pub id: &'static str,
     /// The field of the row that has the number.
     pub field: Field,
-    /// The number of our operations that together equal one operation of the original. Our number is multiplied by this
-    /// factor.
+    /// The number of our operations that together equal one operation of the original benchmark. Our number is
+    /// multiplied by this factor.
     pub times: f64,
 }
 
-/// A field of a row.
+/// A field of a row (a measured result).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// The time of an operation.
+    /// The time of one operation.
     Time,
     /// The number of operations per second.
     PerSecond,
     /// The number of allocated megabytes (2^20 bytes, as in JMH) per second.
     Rate,
-    /// The number of allocated bytes.
+    /// The number of bytes that one operation allocates.
     Bytes,
-    /// The number of allocations.
+    /// The number of allocations of one operation.
     Allocations,
     /// The count with this name.
     Count(&'static str),
@@ -202,7 +204,7 @@ pub enum Field {
 ///
 /// # Panics
 ///
-/// Never panics: the files are compiled into the program, and a test parses them.
+/// Never panics: the text files with the published tables are compiled into the program, and a test parses them.
 pub fn originals() -> Vec<Original> {
     [
         ("atrace", "ATrace from Rust and C++", include_str!("atrace.txt")),

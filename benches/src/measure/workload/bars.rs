@@ -1,9 +1,9 @@
-//! The promises ("bars") about all workloads. A mode and its twin, such as `filtered` and `nosub`, are promised to
-//! take the same time. The modes `on` and `perfetto` are promised to allocate as much as `nosub` does. No slice (a
-//! short period of measuring) may lose an event.
+//! The promises ("bars") about all workloads. It is promised that a mode (configuration of instrumentation and tracing)
+//! and its twin, such as `filtered` and `nosub`, take the same time; that the modes `on` and `perfetto` allocate as
+//! much as the mode `nosub`; and that no measurement loses an event.
 //!
-//! When all cases of the bench run as a test, this module also checks that each line of the original's tables has a
-//! number, or a reason for having none.
+//! When a bench runs as a test with all its cases, this module also checks that we have a number for each line of the
+//! original benchmark's tables, or a reason why there is no number.
 
 use crate::catalogue::Id;
 use crate::catalogue::published::{Field, Line, Measured, originals};
@@ -14,12 +14,12 @@ use crate::row::Row;
 use crate::stats::Interval;
 
 /// Judges the promise that a mode takes as long as its [twin](super::Mode::twin), over all cases. In each case, the
-/// allowed difference is 2 ns (for each unit of `Info::per`) or 1 %, whichever is more. Each difference is expressed as
-/// a multiple of the allowed difference; the promise is kept if the median of all these multiples, with its interval,
-/// is within ±1. The promise is also missed if a single case certainly differs by more than twice the allowed
-/// difference. The factor of two allows for chance, because there are many cases. A single case is seldom measured with
-/// a precision of 1 %: twins execute the same instructions, but the loader places their code and data differently.
-/// Returns `None` if nothing was compared.
+/// allowed difference is 2 ns (for each unit of `Info::per`) or 1 % of the time, whichever is more. Each measured
+/// difference is divided by the allowed difference. The promise is kept if the median of these quotients over all
+/// cases, with its interval, is within ±1. The promise is also missed if a single case certainly differs by more than
+/// twice the allowed difference. The factor of two allows for chance, because there are many cases. One case alone is
+/// seldom measured with a precision of 1 %: twins execute the same instructions, but the loader places their code and
+/// data differently. Returns `None` if no measurements of the two modes could be compared.
 fn as_long_as_its_twin(results: &Results, mode: usize, twin: usize) -> Option<Judged> {
     let modes = &results.modes;
     let together = results.apart(&results.twins(mode), mode)?;
@@ -44,9 +44,9 @@ fn as_long_as_its_twin(results: &Results, mode: usize, twin: usize) -> Option<Ju
     Some(judged.more(format!("{low:+.2} – {high:+.2}; {known} of {all} by themselves")))
 }
 
-/// Judges the promise that a row allocates as much as `base` does. If the count is not `exact`, because other
-/// threads allocate at any time, the promise allows a difference of less than half an allocation
-/// per operation.
+/// Judges the promise that the operation of a row allocates as much as in the mode `base`. `allocs` and `bytes` are the
+/// differences for one operation. If the counts are not `exact`, because other threads allocate at any time, the
+/// promise allows a difference of less than half an allocation per operation.
 fn no_allocations_above(row: &Row, base: &str, (allocs, bytes): (f64, f64), exact: bool) -> Judged {
     let (of, mode) = Id::case_and_mode(&row.id).unwrap_or((&row.id, "it"));
     let promise = format!("{mode} allocates what {base} does");
@@ -59,7 +59,8 @@ fn no_allocations_above(row: &Row, base: &str, (allocs, bytes): (f64, f64), exac
     if exact { judged.exact() } else { judged }
 }
 
-/// Judges the promise that the parts of each part add up to it. Returns `None` if no part has parts.
+/// Judges the promise that the times of the parts of a part add up to the time of that part. Returns `None` if no part
+/// of an operation has parts of its own.
 fn parts_add_up(results: &Results) -> Option<Judged> {
     let all = results.parts_of_parts();
     let off = |(_, ratio): &&(String, f64)| (ratio - 1.0).abs();
@@ -71,7 +72,7 @@ fn parts_add_up(results: &Results) -> Option<Judged> {
     Some(judged.more("means over all slices, without an interval"))
 }
 
-/// Judges the promises about all workloads.
+/// Judges, for one workload, the promises about all workloads.
 pub(super) fn common(results: &Results) -> Vec<Judged> {
     let mut bars = Vec::new();
     for mode in 0..results.modes.len() {
@@ -79,7 +80,8 @@ pub(super) fn common(results: &Results) -> Vec<Judged> {
         bars.extend((twin != mode).then(|| as_long_as_its_twin(results, mode, twin)).flatten());
     }
     for case in results.traced_cases() {
-        // Allocations are judged even without comparable times, because counts do not depend on the processor's speed.
+        // Allocations are judged even if no times can be compared, because counts of allocations do not depend on the
+        // processor's speed.
         for mode in ["on", "perfetto"] {
             let more = results.allocated_above(case, mode, "nosub");
             let row = results.row(case, mode).zip(more);
@@ -99,11 +101,11 @@ pub(super) fn common(results: &Results) -> Vec<Judged> {
     bars
 }
 
-/// Returns a message about the first number that is missing for a line of the original's tables or for a ratio of its
-/// findings, or `None` if none is missing.
+/// Returns a message about the first number that we lack for a line of the original benchmark's tables, or for a ratio
+/// that shows one of its findings. Returns `None` if no number is missing.
 pub(super) fn unanswered<W: Workload>(results: &Results) -> Option<String> {
     let originals = originals().into_iter().filter(|original| original.bench == W::NAME);
-    // A number must not be 0 where the original's number is not 0, unless the line gives a reason.
+    // If the published number is not 0, our number must not be 0 either, unless the line gives a reason.
     let says = |number: f64, may_be_zero: bool| may_be_zero || number != 0.0;
     let measured = |row: &Row, field: Field, may_be_zero: bool| match field {
         Field::Time | Field::PerSecond => true,
@@ -118,7 +120,7 @@ pub(super) fn unanswered<W: Workload>(results: &Results) -> Option<String> {
             let is_left_out = line.none.is_some() && row_of(of.id).is_none();
             (!is_left_out).then_some((of, line.zero.is_some() || line.there == Some(0.0)))
         };
-        // A ratio needs no row that a line may go without.
+        // If a row may be missing for a line, it may also be missing for a ratio.
         let lines = original.groups.iter().flatten();
         let may_miss: Vec<&str> = lines
             .filter(|line| line.none.is_some())

@@ -1,30 +1,31 @@
 //! Measures what tracing costs a whole program: a workload runs without instrumentation, with instrumentation, and
 //! traced.
 //!
-//! A [`Workload`] lists its [`Case`]s. A case runs in every [`Mode`] that it does not exclude; a mode is a
-//! configuration of instrumentation, subscriber and tracing. A case without instrumentation runs only in the modes that
-//! have none. A process has one global subscriber, so each mode has its own process. The processes exist at the same
-//! time and take turns (`turns.rs`): the bench asks a process for a slice of a case of about a millisecond while the
-//! other processes wait. The order is drawn anew each time (`plan.rs`).
+//! A [`Workload`] lists its [`Case`]s. A [`Mode`] is a configuration of instrumentation, subscriber and tracing. A case
+//! runs in every mode that it does not exclude. A case without instrumentation runs only in the modes without
+//! instrumentation. A process has one global subscriber, so each mode has its own process. The processes exist at the
+//! same time, but measure alternately (`turns.rs`): the bench asks one process for a *slice*, a measurement of one case
+//! of about a millisecond, while the other processes wait. The order of the slices is random in each round (`plan.rs`).
 //!
-//! - Every timed slice is checked. The case checks its own result. A sink that counts messages must have received
-//!   the number that the case reports, or none if the mode does not write: exactly this number in a buffer of its own, at
-//!   least this number in a shared buffer or if [other threads](Done::others_wrote) wrote, too, and for Perfetto within the
-//!   tolerances of `worker.rs`.
-//! - A *generation* is one process for each mode. These processes run at the same time and are then replaced by the
-//!   next generation. Each slice also has another layout of the heap. Several generations and layouts are needed
-//!   because the placement of code and data makes a process faster or slower than another process with the same code
-//!   (`docs/design.md`).
-//! - Twins are modes that are [promised](Mode::twin) to take the same time. They get more than half of the
-//!   measuring time.
-//! - Each process has a second thread, which sleeps: real programs have several threads, and a second thread makes
-//!   system calls more expensive. A workload can ask to [begin alone](Workload::BEGINS_ALONE).
+//! - Every measurement is checked. The case checks its own result. A sink that counts messages must have received the
+//!   number that the case reports, or none if the mode does not write. A buffer that is shared with other programs may
+//!   have received more; for Perfetto, the tolerances of `worker.rs` apply. In a mode that writes, the number is not
+//!   checked if [other threads](Done::others_wrote) wrote, too.
+//! - A *generation* is one process for each mode. These processes exist at the same time, and are then replaced by the
+//!   next generation. The layout of the heap also changes before each measurement. Several generations and layouts are
+//!   needed because the placement of code and data can make a process faster or slower than another process with the
+//!   same code (`docs/design.md`).
+//! - Twins are modes about which there is a [promise](Mode::twin) that they take the same time. Twins get more than
+//!   half of the measuring time.
+//! - Each process has a second thread, which sleeps, because real programs have several threads, and a second thread
+//!   makes system calls more expensive. For a workload that [begins alone](Workload::BEGINS_ALONE), there is no such
+//!   thread.
 //!
 //! The bench writes `target/overhead/<NAME>.json`. The file has a row `<case>/<mode>` for each case and mode, a row
-//! `<case>/<part>/<mode>` for each [part](Done::part), and a row `<case>` for each case [without
-//! modes](Info::traced). In a row, `above` is the cost in addition to the cost of other modes, and `counts` has the
-//! counts of the case. The row `limit/raw_writes_of/<case>/<mode>` is the cost of only writing the messages of one
-//! operation. If a promise about an exact count is missed, the bench fails.
+//! `<case>/<part>/<mode>` for each [part](Done::part), and a row `<case>` for each case [without modes](Info::traced).
+//! The field `above` of a row is the cost in addition to the cost of other modes, and the field `counts` has the counts
+//! that the case has reported. The row `limit/raw_writes_of/<case>/<mode>` is the cost of writing the messages of one
+//! operation without this library. If a promise about an exact count is missed, the bench fails.
 
 mod bars;
 mod case;
@@ -58,8 +59,8 @@ use crate::table::workload::of_workload;
 ///
 /// `run(n)` of a case runs the operation `n` times, consumes the results (`black_box`) and returns `Err` if a result is
 /// wrong. When `run` returns, all its spans must be closed, in all threads. State that is needed only once (a runtime,
-/// a server) is created in the first run and stored in the closure, or its time is excluded with [`Done::took`]. All
-/// instrumentation uses [`Tracing`], so that the mode `none` has none.
+/// a server) is created in the first run and stored in the closure. Otherwise, [`Done::took`] must exclude the time of
+/// its creation. All instrumentation uses [`Tracing`], so that the mode `none` has no instrumentation.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -107,7 +108,7 @@ pub trait Workload {
     /// The name of the bench, of its file of rows, and of its processes.
     const NAME: &'static str;
 
-    /// Makes the cases, in the order of the tables. The cases must be the same for every `T`, apart from their
+    /// Makes the cases, in the order of the tables. For every `T`, the cases must be the same, apart from their
     /// instrumentation.
     fn cases<T: Tracing>() -> Vec<Case>;
 
@@ -116,8 +117,8 @@ pub trait Workload {
         Mode::all()
     }
 
-    /// Starts the resources that the processes of all modes share, such as a server in its own process. The fixture
-    /// starts before these processes and is dropped after they have ended.
+    /// Starts the resources that the processes of all modes share, such as a server in its own process. The returned
+    /// fixture is made before these processes start, and is dropped after they have ended.
     ///
     /// # Errors
     ///
@@ -126,7 +127,8 @@ pub trait Workload {
         Ok(Fixture::default())
     }
 
-    /// Checks the bench itself. Runs only if the bench runs as a test, directly before [`profile`](Self::profile).
+    /// Checks the code of the bench itself. This function is called only if the bench runs as a test, directly before
+    /// [`profile`](Self::profile).
     ///
     /// # Errors
     ///
@@ -146,7 +148,7 @@ pub trait Workload {
         Ok(())
     }
 
-    /// Measures cases with Criterion. It is called after [`profile`](Self::profile).
+    /// Measures cases with Criterion. This function is called after [`profile`](Self::profile).
     ///
     /// # Errors
     ///
@@ -155,14 +157,14 @@ pub trait Workload {
         Ok(())
     }
 
-    /// Returns how the rows are named, and whether raw writes (writes of the same messages without this library) are
-    /// timed.
+    /// Returns the functions that name the rows, and whether raw writes (writes of the same messages without this
+    /// library) are timed.
     fn names() -> Names {
         Names::default()
     }
 
-    /// Whether the process of a mode has only one thread at the beginning. Otherwise a second thread sleeps
-    /// in the process.
+    /// Whether the process of a mode has only one thread when it begins to measure. If false, the process starts a
+    /// second thread, which sleeps.
     const BEGINS_ALONE: bool = false;
 
     /// Returns how many seconds a full run measures.
@@ -170,19 +172,20 @@ pub trait Workload {
         45
     }
 
-    /// Makes the tables. A row may be missing because a filter excludes it.
+    /// Makes the tables that the bench prints. A row may be missing in the results because the filters on the command
+    /// line exclude its case.
     fn tables(results: &Results) -> Vec<Table> {
         of_workload(Self::NAME, results.rows()).into()
     }
 
-    /// Judges the promises about this workload, in addition to those about all workloads.
+    /// Judges the promises about this workload. The promises about all workloads are judged in addition.
     fn bars(_: &Results) -> Vec<Judged> {
         Vec::new()
     }
 }
 
-/// Shared state that exists while the modes are measured, and the environment variables that describe it to their
-/// processes.
+/// State that exists while the modes are measured, and environment variables for the processes of the modes, for
+/// example with the address of a server.
 #[derive(Default)]
 pub struct Fixture {
     env: Vec<(OsString, OsString)>,
@@ -190,13 +193,13 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// Makes a fixture that holds a value until the processes of the modes have ended.
+    /// Makes a fixture that keeps a value alive until the processes of the modes have ended.
     pub fn of(kept: impl Any) -> Self {
         Self { env: Vec::new(), _kept: Some(Box::new(kept)) }
     }
 
-    /// Sets the size of the memory that is shared with the Perfetto consumer. The memory must have room for the events
-    /// of a slice, because the consumer learns of written chunks only every 4 ms.
+    /// Sets the size of the memory that each process shares with Perfetto's service. The memory must have room for the
+    /// events of a measurement, because the service learns of written chunks only every 4 ms.
     pub fn with_room(self, mib: u32) -> Self {
         self.with_env("ATRACE_SHMEM_KB", (mib << 10).to_string())
     }
@@ -212,7 +215,8 @@ impl Fixture {
     }
 }
 
-/// Runs a workload as a bench: parses the command line, measures, prints, and writes the rows.
+/// Runs a workload as a bench: parses the command line, measures, prints the tables, and writes the rows (results) to a
+/// file.
 pub fn run<W: Workload>() -> ExitCode {
     supervise::run(|session| match bench::<W>(&session) {
         Ok(code) => code,
@@ -220,8 +224,8 @@ pub fn run<W: Workload>() -> ExitCode {
     })
 }
 
-/// If this process was started to measure a mode, measures until the bench ends, and returns true. Otherwise returns
-/// false.
+/// If this process was started to measure in a mode, measures until the bench closes its stdin, and then returns true.
+/// Otherwise returns false.
 ///
 /// # Errors
 ///
@@ -233,7 +237,8 @@ pub fn take_part<W: Workload>(session: &Session) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Measures the cases that the command line selects, as a part of another bench. Prints and writes nothing.
+/// Measures the cases that the command line selects. This function is for a workload that is a part of another bench:
+/// it prints no tables and writes no files.
 ///
 /// # Errors
 ///
@@ -246,18 +251,19 @@ pub fn measure<W: Workload>(session: &Session) -> io::Result<Results> {
     Ok(results)
 }
 
-/// Returns all cases for `--list`, and otherwise the cases that the command line selects.
+/// Returns results without measurements, in which the cases to run are selected: all cases for `--list`, otherwise the
+/// cases that the command line selects.
 fn selected<W: Workload>(session: &Session) -> Results {
     let mut results = Results::new(W::modes(), W::cases::<Bare>(), session.sink(), W::names());
     if !session.args.list {
-        // A case may be selected by its name in Criterion's output, too.
+        // A filter may also be the name of a case in Criterion's output.
         let selects = |id: &str| session.args.selects(id) || session.args.selects(&Id::of(id).in_criterion());
         results.select(selects, |case| session.args.selects_a_part_of(case));
     }
     results
 }
 
-/// Measures the cases, and calls `look` with the results while the [`Fixture`] exists.
+/// Measures the selected cases. Then calls `look` with the results, while the [`Fixture`] still exists.
 fn measure_selected<W: Workload>(
     session: &Session,
     results: &mut Results,
@@ -308,7 +314,7 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     }
 
     let (processes, seconds) = (results.modes.len(), started.elapsed().as_secs_f64());
-    // A test checks the tables, too.
+    // The tables are also made if the bench runs as a test, so that the test finds tables with missing cells.
     let tables = W::tables(&results);
     if let Some(hole) = tables.iter().find_map(Table::hole) {
         return Err(io::Error::other(hole));
@@ -330,7 +336,7 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     say(format!("\n{}: {text}", W::NAME).trim_end_matches('\n'));
     let mut judged = bars::common(&results);
     judged.extend(W::bars(&results));
-    // A test measures no times, so it only judges promises about counts.
+    // If the bench runs as a test, it measures no times, so only promises about exact counts are judged.
     judged.retain(|judged| judged.exact || !args.test);
     output.end(results.rows(), &judged)?;
     if judged.iter().any(Judged::fails) {

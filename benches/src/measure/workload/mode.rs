@@ -1,4 +1,5 @@
-//! The modes of a workload: whether and how a program is instrumented, and which subscriber receives its events.
+//! The modes of a workload: whether a program is instrumented, which subscriber receives its events, and whether
+//! tracing is on.
 
 use std::future::Future;
 use std::io;
@@ -21,37 +22,41 @@ pub struct Mode {
     pub compiled_in: bool,
     /// Whether tracing is on for the process, so that messages are written to the marker.
     pub writes: bool,
-    /// The number of sessions of the mode's own Perfetto consumer, or `None` if there is no consumer. A session records
-    /// all events, and no message is written to the marker. Without a session, no event is recorded.
+    /// The number of sessions of the mode's own Perfetto consumer, or `None` if there is no consumer. Each session
+    /// records all events, and no message is written to the marker. If there is a consumer with 0 sessions, no event is
+    /// recorded.
     pub sessions: Option<u32>,
-    /// The mode with whose raw writes this mode is compared, if it does not write messages itself.
+    /// The other mode whose raw writes (writes of its messages without this library) are compared with this mode, if
+    /// this mode writes no messages itself.
     pub writes_of: Option<&'static str>,
-    /// Sets the global subscriber, and prepares everything else that the process needs, before the cases are made.
+    /// The function that sets the global subscriber, and prepares everything else that the process needs. It is called
+    /// before the cases are made.
     pub install: fn(),
-    /// The modes with which this mode is compared. Names that are not in the list of modes are ignored.
+    /// The names of the modes with which this mode is compared. Names that are not in the workload's list of modes are
+    /// ignored.
     pub bases: &'static [&'static str],
-    /// The twin: the mode, among the bases, that is promised to take the same time as this mode. Many measurements are
-    /// needed to show that there is no difference, so twins get most of the time.
+    /// The twin: the mode, among the bases, about which there is a promise that it takes the same time as this mode.
+    /// Many measurements are needed to show that there is no difference, so twins get most of the measuring time.
     pub twin: Option<&'static str>,
-    /// The modes that have the same number of operations in a slice as this mode.
+    /// The group of modes that run the same number of operations in a measurement as this mode.
     pub pace: Pace,
-    /// Whether the allocation counts are equal in each run.
+    /// Whether the counts of allocations are the same in each run.
     pub exact: bool,
 }
 
-/// The group of modes that have the same number of operations in a slice.
+/// The group of modes that run the same number of operations in a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// All modes that name no other pace.
+    /// The group of all modes that are in no other group.
     Common,
-    /// The modes of the group with this name.
+    /// The group with this name.
     Of(&'static str),
-    /// The mode alone. Use this for a mode that takes many times as long as the others: otherwise all modes would get
-    /// the same small number of operations.
+    /// A group of the mode alone. Use this for a mode that takes many times as long as the others. In a common group,
+    /// this mode would cause a small number of operations for all modes.
     Own,
 }
 
-/// The modes with which an instrumented mode is compared by default.
+/// The names of the modes with which an instrumented mode is compared by default.
 const BASES: &[&str] = &["none", "nosub"];
 
 impl Mode {
@@ -69,8 +74,8 @@ impl Mode {
     /// The mode with `AtraceSubscriber::default()`, while tracing is on.
     pub const ON: Self = Self { writes: true, name: "on", ..Self::OFF };
 
-    /// The mode with `AtraceSubscriber::default()`, while tracing is on for a Perfetto session only. The thread that
-    /// communicates with the service allocates at any time.
+    /// The mode with `AtraceSubscriber::default()`, while tracing is on for a Perfetto session only. The counts of
+    /// allocations are not exact, because the thread that communicates with the service allocates at any time.
     pub const PERFETTO: Self = Self { sessions: Some(1), exact: false, name: "perfetto", ..Self::OFF };
 
     /// Returns the six modes that a workload has by default.
@@ -78,7 +83,7 @@ impl Mode {
         vec![Self::NONE, Self::NOSUB, Self::FILTERED, Self::OFF, Self::ON, Self::PERFETTO]
     }
 
-    /// Makes another instrumented mode with tracing off, compared with `none` and `nosub`.
+    /// Makes an instrumented mode with tracing off, which is compared with the modes `none` and `nosub`.
     pub const fn new(name: &'static str, install: fn()) -> Self {
         Self {
             name,
@@ -108,13 +113,13 @@ impl Mode {
         matches!(self.sessions, Some(1..))
     }
 
-    /// Returns whether both modes have the same number of operations in a slice.
+    /// Returns whether this mode and `other` run the same number of operations in a measurement.
     pub(super) fn keeps_pace_with(&self, other: &Self) -> bool {
         self.name == other.name || (self.pace == other.pace && self.pace != Pace::Own)
     }
 
-    /// Switches tracing on or off for this process, and connects it to the mode's Perfetto consumer, if there is one.
-    /// Then installs the subscriber, so that the switch has taken effect by then. The switch is undone when the
+    /// Switches tracing on or off for this process, and connects the process to the mode's Perfetto consumer, if there
+    /// is a consumer. After the switch has taken effect, installs the subscriber. The switch is undone when the
     /// returned [`Switched`] is dropped.
     ///
     /// # Errors
@@ -122,7 +127,8 @@ impl Mode {
     /// Returns the system's error, or an error if the state of tracing is not the requested state.
     pub fn set_up(&self) -> io::Result<(Option<Switched>, Option<Reading>)> {
         let control = Control::open().map_err(io::Error::other)?;
-        // The properties must exist in all modes: if libcutils looks for them before they exist, it never notices them.
+        // Tracing is first switched on in all modes, so that the properties exist: if libcutils looks for the
+        // properties before they exist, it never notices them later.
         let mut switched = Some(control.enable(ThisProcess).map_err(io::Error::other)?);
         if !self.writes {
             switched.take().map_or(Ok(()), Switched::restore).map_err(io::Error::other)?;
@@ -138,25 +144,25 @@ impl Mode {
     }
 }
 
-/// How a workload is instrumented. Cases are generic over this trait, so that the mode `none` has separate machine
-/// code, and its futures are as small as in an uninstrumented program.
+/// The instrumentation of a workload. Cases are generic over this trait, so that the mode `none` has machine code of
+/// its own, and its futures are as small as in an uninstrumented program.
 ///
-/// Spans are made by closures, because [`Bare`] makes no spans. Futures are `Send + 'static`, so that a workload can
-/// spawn them anywhere.
+/// Spans are made by closures, which [`Bare`] never calls. Futures are `Send + 'static`, so that a workload can spawn
+/// them on any runtime.
 pub trait Tracing: 'static {
     /// Whether instrumentation is compiled in.
     const COMPILED_IN: bool;
 
-    /// The type of a span. Without instrumentation, it is `()`.
+    /// The type of a span. Without instrumentation, the type is `()`.
     type Span: Clone + Send + Sync + 'static;
 
-    /// A future within a span, or the unchanged future.
+    /// The type of a future within a span. Without instrumentation, it is the type of the unchanged future.
     type Spanned<F: Future + Send + 'static>: Future<Output = F::Output> + Send + 'static;
 
-    /// Makes a span, such as `T::span(|| info_span!("task"))`.
+    /// Makes a span. An example of a call is `T::span(|| info_span!("task"))`.
     fn span(make: impl FnOnce() -> tracing::Span) -> Self::Span;
 
-    /// Runs `f` within the span: enters the span before `f` and exits it after.
+    /// Runs `f` within the span: enters the span before `f`, and exits the span after `f`.
     fn within<R>(span: &Self::Span, f: impl FnOnce() -> R) -> R;
 
     /// Wraps `future` like `future.instrument(make())`: each poll of `future` is within the span.
@@ -165,7 +171,7 @@ pub trait Tracing: 'static {
         make: impl FnOnce() -> tracing::Span,
     ) -> Self::Spanned<F>;
 
-    /// Runs `f`, which writes an event, if instrumentation is compiled in. An example of a call is `T::event(||
+    /// Runs `f`, which writes an event. Without instrumentation, does nothing. An example of a call is `T::event(||
     /// info!("late"))`.
     fn event(f: impl FnOnce());
 }

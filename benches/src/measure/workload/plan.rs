@@ -1,6 +1,6 @@
-//! Plans the measurement: the length of slices, and the order of turns (slices that are
-//! measured directly one after the other). This module only plans; it runs no
-//! case.
+//! Plans the measurement: the length of slices (short measurements of a case in a mode), and the
+//! order of turns (slices that are measured directly one after the other). This module only plans;
+//! it runs no case.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use super::mode::Mode;
 use super::results::Results;
 use crate::harness::args::Args;
 
-/// The length and the number of slices and generations.
+/// The plan of a measurement: the length of slices (short measurements), and the number of generations (sets of
+/// processes).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// The minimum and the maximum number of generations.
+    /// The minimum and the maximum number of generations (sets of processes).
     pub(super) generations: [usize; 2],
     /// The duration of the whole measurement.
     pub(super) budget: Duration,
@@ -24,7 +25,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Makes the plan of a run with these arguments; a full run measures for `seconds`.
+    /// Makes the plan of a run with the command line `args`. A full run takes `seconds`.
     pub(super) fn of(args: &Args, seconds: u64) -> Self {
         let slice = Duration::from_millis(1);
         let seconds = Duration::from_secs(seconds);
@@ -38,42 +39,45 @@ impl Plan {
         }
     }
 
-    /// Returns the number of operations over which allocations are counted, for a case that has requested `asked`
-    /// operations.
+    /// Returns the number of operations over which allocations are counted, for a case that asks for `asked` operations
+    /// and has batches of `batch` operations.
     pub(super) fn counted_over(&self, asked: u64, batch: u64) -> u64 {
         let over = if self.counts_less { asked.min(100.max(asked / 10)) } else { asked };
-        // A test counts two batches, if the case has requested as many, to show that counts of batches add up.
+        // A test counts two batches, if the case asks for so many operations, to show that the counts of the batches
+        // add up.
         (if self.once { over.min(100.max(2 * batch)) } else { over }).next_multiple_of(batch)
     }
 
-    /// Returns how long raw messages are written beside a slice that took `beside`: as long as the slice, because rare
-    /// disturbances would otherwise hit the longer of the two measurements more often (`measure/simulation.rs`). But
-    /// the time is limited to 16 slices of the usual length, because most disturbances are shorter.
+    /// Returns how long raw writes (writes without this library) are measured after a slice that took the time
+    /// `beside`. The time is that of the slice, because rare disturbances would otherwise hit the longer measurement
+    /// more often (`measure/simulation.rs`). It is limited to 16 slices of the usual length, because most disturbances
+    /// are shorter.
     pub(super) fn writes(&self, beside: Duration) -> Duration {
         if self.once { self.slice } else { beside.clamp(self.slice, self.slice * 16) }
     }
 
-    /// Returns the number of generations (sets of processes, one for each mode), computed from the duration of
-    /// the first round of a generation and the remaining time.
+    /// Returns the number of generations (sets of processes, one for each mode) for which there is time. `round` is the
+    /// duration of a generation's first round, `left` is the remaining time, and `most` is the maximum of the result.
     pub(super) fn generations(&self, round: Duration, left: Duration, most: usize) -> usize {
-        // The first rounds may take a quarter of the time, which leaves three quarters to other turns.
+        // The first rounds may take a quarter of the time, so that three quarters are left for other measurements.
         let fit = left.as_nanos() / (4 * round.as_nanos()).max(1);
         usize::try_from(fit).unwrap_or(usize::MAX).clamp(self.generations[0], most.max(self.generations[0]))
     }
 }
 
-/// How many operations a case runs in each mode, and how often.
+/// For each mode, how many operations a case runs in a slice (a short measurement), and in which rounds.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
-    /// For every mode, the number of operations in a slice.
+    /// For every mode, the number of operations in a slice (a short measurement).
     pub(super) slice: Vec<u64>,
-    /// For every mode, the number k such that a slice runs in every k-th round. A slice that takes longer than it
-    /// should runs less often.
+    /// For every mode, the number k such that the case runs in this mode in every k-th round. The number is above 1 if
+    /// a measurement takes longer than planned.
     pub(super) every: Vec<usize>,
 }
 
-/// Computes the pace of a case. A slice should take the time `long` and consists of whole batches. `operation` has the
-/// duration of one operation in each mode; the `loud` modes write messages, the `silent` modes do not.
+/// Computes the pace of a case: the number of operations in a measurement, and the rounds in which it is measured. A
+/// measurement should take the time `long`, and consists of whole batches. `operation` has the duration of one
+/// operation in each mode. The modes in `loud` write messages, and the modes in `silent` do not.
 pub(super) fn pace(
     plan: &Plan,
     (long, batch): (Duration, u64),
@@ -92,7 +96,7 @@ pub(super) fn pace(
         let with: Vec<usize> = silent.iter().copied().filter(keeps).collect();
         if with.is_empty() { vec![mode] } else { with }
     };
-    // Modes that are compared have equal slices, unless the slices would take too long.
+    // Modes that are compared run the same number of operations in a measurement, unless this would take too long.
     let shared = |mode: usize| with(mode).iter().map(|&other| fit(long, other)).min().unwrap_or(batch);
     let mut slice: Vec<u64> = (0..operation.len()).map(shared).collect();
     for &mode in loud {
@@ -105,20 +109,21 @@ pub(super) fn pace(
         usize::try_from(every).unwrap_or(1).max(1)
     };
     let mut every: Vec<usize> = (0..operation.len()).map(|mode| together(&with(mode), 3)).collect();
-    // Modes that write need less precision.
+    // Modes that write need less precision, so they run in fewer rounds.
     let of_loud = together(loud, 1);
     for &mode in loud {
-        // A writing mode runs in rounds in which its comparison mode runs, too.
+        // A mode that writes only runs in rounds in which the mode with which it is compared runs, too.
         every[mode] = of_loud.next_multiple_of(every[mode]);
     }
     Pace { slice, every }
 }
 
-/// The slices of a turn, as pairs of a case and a mode. Only raw writes run between the slices, so they can be
-/// compared.
+/// The slices (short measurements) of a turn, as pairs of a case and a mode. The slices run directly one after the
+/// other, with only raw writes (writes without this library) in between, so they can be compared.
 pub(super) type Turn = Vec<(usize, usize)>;
 
-/// Returns the turns of a round in random order: one turn for each group of cases that are compared.
+/// Returns the turns of a round in random order. A turn measures a group of cases that are compared with each other,
+/// directly one after the other.
 pub(super) fn round(results: &Results, paces: &[Pace], round: usize, random: &mut Rng) -> Vec<Turn> {
     let mut groups = results.groups();
     random.shuffle(&mut groups);
@@ -136,28 +141,30 @@ pub(super) fn round(results: &Results, paces: &[Pace], round: usize, random: &mu
     groups.into_iter().map(turn).collect()
 }
 
-/// Moves twins (modes that execute the same instructions) next to each other, to the position of the first twin.
+/// Reorders the modes so that twins (modes that execute the same instructions) are next to each other, at the position
+/// of the first of them.
 fn gather_twins(results: &Results, modes: &mut [usize]) {
     let order = modes.to_vec();
     let first = |mode: usize| order.iter().position(|&other| results.twin(other) == results.twin(mode));
     modes.sort_by_key(|&mode| first(mode));
 }
 
-/// The modes of a case that are promised to take the same time, and the precision of their difference.
+/// The twins of a case (modes that are promised to take the same time), and the precision with which their difference
+/// is known.
 #[derive(Clone, Debug)]
 pub(super) struct Twins {
     case: usize,
     modes: Vec<usize>,
-    /// How far the two modes typically differ in a turn (two slices that ran directly after each other), as a
-    /// multiple of the allowed difference.
+    /// The typical difference between two of these modes in one turn (directly one after the other), as a multiple of
+    /// the allowed difference.
     spread: f64,
-    /// The number of turns in this generation of processes. Turns of earlier generations do not count: otherwise a
-    /// single generation would get all missing turns, and the result would depend on this generation.
+    /// How many times these modes were measured in the current generation (set of processes). Earlier generations do
+    /// not count: otherwise all missing measurements would be made in one generation, on which the result would depend.
     turns: usize,
 }
 
 impl Twins {
-    /// Finds the twins that had turns in earlier generations.
+    /// Returns the twins (modes that are promised to take the same time) of all cases that were measured before.
     pub(super) fn all(results: &Results) -> Vec<Self> {
         let mut all = Vec::new();
         for case in 0..results.cases.len() {
@@ -174,8 +181,8 @@ impl Twins {
         all
     }
 
-    /// Returns the next turn. This turn measures the twins whose interval is expected to be the widest, compared with
-    /// the difference that is allowed between them.
+    /// Returns the next slices to measure: one for each mode of those twins (modes promised to take the same time)
+    /// whose difference has the widest expected interval, as a multiple of the allowed difference.
     pub(super) fn next(all: &mut [Self], random: &mut Rng) -> Option<Turn> {
         let width = |twins: &Self| twins.spread / (twins.turns as f64).sqrt();
         let next = all.iter_mut().max_by(|a, b| width(a).total_cmp(&width(b)))?;

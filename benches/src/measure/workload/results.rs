@@ -1,21 +1,24 @@
 //! The measured samples, and the rows that are computed from them.
 //!
-//! A sample is the time of one operation in one slice. It is stored under the case, the mode, and what was timed: the
-//! operation, a part of it, or raw writes of its messages. Beside it stand the *generation* (the set of processes) and
-//! the *turn* in which it was measured. In a turn of a round, all modes of a case run one after the other, with raw writes
-//! in between; a turn of twins has only the modes that are promised to take the same time.
+//! A sample is the time of one operation in one slice (a short measurement). It is stored with the case, the mode, and
+//! the subject of the timing: the operation, a part of the operation, or raw writes (writes of the operation's messages
+//! without this library). It is also stored with the *generation* (the set of processes) and the *turn* in which it was
+//! measured. In a turn of a round, all modes of a case run one after the other, with raw writes in between. A turn of
+//! twins has only the modes that are promised to take the same time.
 //!
-//! - The time of a row is the median over the generations of their medians, at the reference speed. Its interval comes
-//!   from the generations, because all slices of one process share its random addresses.
-//! - A difference or a ratio of two rows is computed per turn, from pairs of slices at the same speed. Its interval is
-//!   one [of clusters](Interval::of_clusters), and each generation is a cluster. Only cases that have turns together can
-//!   be compared ([`Info::beside`](super::Info::beside)).
-//! - The ratio of two *added* times is the quotient of two such differences, because the ratio of a single turn would
-//!   have any sign and size (`ratio_of_added`).
-//! - Counts of an operation are medians over the slices. A rate is a sum of occurrences over a sum of times, and its
-//!   interval comes from the generations.
+//! - The time of a row is the median of the generations' medians, at the reference speed of the processor. All
+//!   measurements in one process have the same random addresses, so they are not independent. So the interval is
+//!   computed from the medians of the generations (sets of processes).
+//! - A difference or a ratio of two rows is computed for each turn (measurements directly one after the other), from
+//!   two measurements at the same speed of the processor. The interval is an [interval of
+//!   clusters](Interval::of_clusters), in which each set of processes is a cluster. Only cases that have turns together
+//!   can be compared ([`Info::beside`](super::Info::beside)).
+//! - A ratio of two *added* times is the quotient of two differences of times. It is not computed from single
+//!   measurements, because such a quotient could have any sign and size (`ratio_of_added`).
+//! - A count of an operation is the median over all measurements. A rate is a sum of occurrences divided by a sum of
+//!   times, and its interval is computed from the rates of the sets of processes.
 //!
-//! [`Results::finish`] makes the rows. Before it, no row exists.
+//! [`Results::finish`] makes the rows. Before it is called, no row exists.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,41 +31,42 @@ use crate::row::{AT_ONCE, Above, Row, Sink, Versus, note_comparisons};
 use crate::stats::Interval;
 use crate::stats::sample::{self, Sample, equally_fast};
 
-/// The subject of a sample: the operation, a part of the operation, or raw writes.
+/// The subject of a sample: the operation, a part of the operation, or raw writes (writes of the operation's messages
+/// without this library).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
     Total,
     Part(String),
-    /// Writes of the operation's messages, without this library, by `write()`.
+    /// Writes of the operation's messages by `write()`, without this library.
     Raw,
-    /// Writes of the operation's messages, without this library, by the inlined system call.
+    /// Writes of the operation's messages by the inlined system call, without this library.
     Inlined,
 }
 
-/// Determines whether the raw writes of an operation's messages are timed, and with which times they are
-/// compared.
+/// Determines whether raw writes (writes of an operation's messages without this library) are timed, and which times
+/// are compared with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawWrites {
-    /// Raw writes are not timed.
+    /// Raw writes (writes of the messages without this library) are not timed.
     Untimed,
-    /// Raw writes are timed, and compared with the time that the mode adds to each mode with which it is
-    /// compared.
+    /// The time that a mode adds to another mode is compared with the time of raw writes (without this library).
     OfWhatIsAdded,
-    /// Raw writes are timed, and compared with the whole time of the operation.
+    /// The whole time of the operation is compared with the time of raw writes (without this library).
     OfTheWhole,
 }
 
-/// The functions that name the rows of a case and mode.
+/// The functions that name the rows (results) of a case in a mode, and whether raw writes are timed.
 #[derive(Clone, Copy, Debug)]
 pub struct Names {
-    /// Returns the name of the operation's row.
+    /// Returns the name of the operation's row, from the case and the mode.
     pub row: fn(&str, &str) -> String,
-    /// Returns the name of the row for raw writes: writes of the operation's messages without this library.
+    /// Returns the name of the row for raw writes (writes of the operation's messages without this library), from the
+    /// case and the mode.
     pub raw: fn(&str, &str) -> String,
-    /// Returns the name of the row with the raw writes of the operation's messages by the inlined system
-    /// call, which is the lowest possible cost of writing them.
+    /// Returns the name of the row for writes of the operation's messages by the inlined system call, from the case and
+    /// the mode. The time of these writes is the lowest possible cost of writing the messages.
     pub inlined: fn(&str, &str) -> String,
-    /// Whether raw writes are timed.
+    /// Whether raw writes (without this library) are timed, and which times are compared with them.
     pub raw_writes: RawWrites,
 }
 
@@ -77,13 +81,14 @@ impl Default for Names {
     }
 }
 
-/// A case, a mode, and the subject of the measurement.
+/// The index of a case, the index of a mode, and the subject of the measurement.
 pub(super) type Key = (usize, usize, What);
 
-/// For every generation (set of processes), its samples, each with the number of its turn.
+/// For every generation (set of processes), its samples. Samples with the same number (of a turn) were measured
+/// directly one after the other.
 type Rounds = Vec<Vec<(usize, Sample)>>;
 
-/// For every case and mode: named values, each as a series of measurements.
+/// For every pair of a case and a mode, the measured values by name.
 type Named<T> = BTreeMap<(usize, usize), BTreeMap<String, Vec<T>>>;
 
 /// The results of all cases in all modes.
@@ -98,16 +103,15 @@ pub struct Results {
     rounds: BTreeMap<Key, Rounds>,
     pub(super) allocated: BTreeMap<(usize, usize), (Counts, u64)>,
     counts: Named<f64>,
-    /// For every generation, the number of occurrences, and the number of seconds in which they occurred.
+    /// For every generation (set of processes), the number of occurrences, and the seconds in which they occurred.
     rates: Named<[f64; 2]>,
-    /// Two numbers of slices that were measured with the Perfetto backend: those that lost events, and those that lost
-    /// no event.
+    /// Two numbers of measurements with the Perfetto backend: those that lost events, and those that lost no event.
     pub(super) whole: [u64; 2],
     /// The duration of the reference chain (`instruments/chain.rs`) at the reference speed: the speed of the processor
     /// to which all times are converted. The value is valid after all measurements.
     reference: f64,
     rows: Vec<Row>,
-    /// For each key, the index of its row in `rows`.
+    /// The index in `rows` of the row of each key.
     places: BTreeMap<Key, usize>,
 }
 
@@ -122,7 +126,7 @@ impl Results {
         &self.rows
     }
 
-    /// Returns the ids of the cases that ran and can be traced.
+    /// Returns the ids of the selected cases that have instrumentation.
     pub fn traced_cases(&self) -> impl Iterator<Item = &str> {
         self.cases.iter().filter(|case| case.selected && case.traced).map(|case| &case.id[..])
     }
@@ -132,13 +136,13 @@ impl Results {
         self.cases[case].per.and_then(counted).filter(|&n| n >= 1.0).unwrap_or(1.0)
     }
 
-    /// Returns the twin of this mode (the mode that should take the same time), or the mode itself if it has
-    /// none.
+    /// Returns the twin of a mode (the mode that should take the same time), or the mode itself if it has no twin.
     pub(super) fn twin(&self, mode: usize) -> usize {
         self.modes[mode].twin.and_then(|twin| self.mode(twin)).unwrap_or(mode)
     }
 
-    /// Returns the typical difference between a mode and its twin in a turn, as a multiple of the allowed difference.
+    /// Returns the typical difference between a mode and its twin (the mode that should take the same time) if both are
+    /// measured directly one after the other, as a multiple of the allowed difference.
     pub(super) fn spread(&self, case: usize, mode: usize, twin: usize) -> Option<f64> {
         let key = |mode| (case, mode, What::Total);
         if mode == twin {
@@ -154,13 +158,14 @@ impl Results {
         Some(spread / allowed(median(&all)?, self.units_of(case)))
     }
 
-    /// Returns the parts that a case reported.
+    /// Returns the names of the parts that a case has reported.
     pub fn parts(&self, case: &str) -> &[String] {
         self.case(case).map_or(&[], |case| &self.cases[case].parts)
     }
 
-    /// For each part that has parts (as `resume` has `resume/compute`), returns the id of its row, and the ratio of its
-    /// parts' time to its own. The times are means over all slices.
+    /// Returns a list of all parts that have parts themselves, as `resume` has the part `resume/compute`. For each, the
+    /// list has the id of its row, and the sum of the times of its parts divided by its own time. The times are means
+    /// over all measurements.
     pub(super) fn parts_of_parts(&self) -> Vec<(String, f64)> {
         let mean = |case: usize, mode: usize, part: &str| {
             let samples = self.rounds.get(&(case, mode, What::Part(part.to_owned())))?.iter().flatten();
@@ -186,22 +191,22 @@ impl Results {
         found
     }
 
-    /// Returns the row of a case in a mode (`none` for a case without modes).
+    /// Returns the row of a case in a mode, which is `none` for a case without modes.
     pub fn row(&self, case: &str, mode: &str) -> Option<&Row> {
         self.row_of(case, mode, What::Total)
     }
 
-    /// Returns the row of a part of a case.
+    /// Returns the row of a part of a case in a mode.
     pub fn part(&self, case: &str, part: &str, mode: &str) -> Option<&Row> {
         self.row_of(case, mode, What::Part(part.to_owned()))
     }
 
-    /// Returns the allocations of a case in a mode, and the number of counted operations.
+    /// Returns the counts of allocations of a case in a mode, and the number of operations that were counted.
     pub fn allocated(&self, case: &str, mode: &str) -> Option<(Counts, u64)> {
         self.allocated.get(&(self.case(case)?, self.mode(mode)?)).copied()
     }
 
-    /// Adds a value to the row of a case and mode, if such a row exists.
+    /// Adds a value to the counts of the row of a case in a mode, if the case ran in this mode.
     /// [`Workload::profile`](super::Workload::profile) calls this.
     pub fn gauge(&mut self, case: &str, mode: &str, name: &str, value: f64) {
         let key = self.case(case).zip(self.mode(mode));
@@ -210,8 +215,8 @@ impl Results {
         }
     }
 
-    /// Adds the rates of operations that ran after the generations. All of them together count as one more generation,
-    /// because they run in one process.
+    /// Adds the rates of operations that ran after the generations (the sets of processes) had ended. All these
+    /// operations together count as one more generation, because they ran in one process.
     pub fn add_rates(&mut self, case: &str, mode: &str, done: &Done) {
         let Some(key) = self.case(case).zip(self.mode(mode)) else { return };
         for (name, (occurrences, time)) in &done.rates {
@@ -220,31 +225,32 @@ impl Results {
         }
     }
 
-    /// Returns whether a case must allocate the same number of times in each run.
+    /// Returns whether a case must have the same counts of allocations in each run.
     pub fn allocates_exactly(&self, case: &str) -> bool {
         self.case(case).is_some_and(|case| self.cases[case].exact)
     }
 
-    /// Returns how many more allocations and bytes an operation has in mode `mode` than in mode `base`.
+    /// Returns how many more allocations and allocated bytes an operation has in the mode `mode` than in `base`.
     pub(super) fn allocated_above(&self, case: &str, mode: &str, base: &str) -> Option<(f64, f64)> {
         self.allocated_more(self.case(case)?, self.mode(mode)?, self.mode(base)?)
     }
 
-    /// Returns how many nanoseconds more an operation of `of` takes than an operation of `base`. Both are of the form
-    /// `(case, mode)` or `(case/part, mode)`. The result is the median of the differences within a turn (the
-    /// slices of all modes, within some tens of milliseconds, with raw writes in between) in which the processor's speed was
-    /// the same, with an interval [of clusters](Interval::of_clusters). A cluster is a
-    /// generation, that is, one set of processes.
+    /// Returns how many nanoseconds longer an operation of `of` takes than an operation of `base`. Both are of the form
+    /// `(case, mode)` or `(case/part, mode)`. A difference is computed for each turn in which the processor's speed was
+    /// the same for both. (In a turn, all modes are measured one after the other, within some tens of milliseconds,
+    /// with raw writes in between.) The result is the median of these differences, with an [interval of
+    /// clusters](Interval::of_clusters). A cluster is a generation, that is, one set of processes.
     ///
     /// # Panics
     ///
-    /// Panics if the two cases have no turns together: [`Info::beside`](super::Info::beside) makes common turns.
+    /// Panics if [`Info::beside`](super::Info::beside) does not put the two cases into the same group.
     pub fn difference(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
         let (of, base) = self.beside(of, base)?;
         self.above(&of, &base)
     }
 
-    /// Returns the ratio of two times, like [`difference`](Self::difference).
+    /// Returns the time of an operation of `of`, divided by the time of an operation of `base`. The ratio is computed
+    /// like [`difference`](Self::difference).
     ///
     /// # Panics
     ///
@@ -254,14 +260,14 @@ impl Results {
         self.times(&of, &base)
     }
 
-    /// Returns the time that mode `mode` adds to mode `base`, divided by the time that mode `than` adds to mode `base`.
+    /// Returns the time that `mode` adds to the mode `base`, divided by the time that the mode `than` adds to `base`.
     pub fn added(&self, case: &str, mode: &str, than: &str, base: &str) -> Option<Interval> {
         let key = |mode| Some((self.case(case)?, self.mode(mode)?, What::Total));
         let (own, than, base) = (key(mode)?, key(than)?, key(base)?);
         ratio_of_added(self.above(&own, &base)?, self.above(&than, &base)?)
     }
 
-    /// Returns the indices of the other cases that have turns together with this case.
+    /// Returns the indices of the other cases that are measured directly before or after this case.
     fn beside_of(&self, case: usize) -> impl Iterator<Item = usize> + '_ {
         let beside = self.cases[case].beside.as_ref();
         (0..self.cases.len()).filter(move |&other| {
@@ -269,7 +275,7 @@ impl Results {
         })
     }
 
-    /// Returns the keys of two cases that have turns together.
+    /// Returns the keys of two cases, which must be measured directly one after the other.
     fn beside(&self, of: (&str, &str), base: (&str, &str)) -> Option<(Key, Key)> {
         let (of, base) = (self.key(of)?, self.key(base)?);
         let beside = |case: usize| self.cases[case].beside.as_deref().ok_or(case);
@@ -302,7 +308,7 @@ impl Results {
         &self.cases[case].id
     }
 
-    /// Returns whether a case runs in a mode. A case that is not selected never runs.
+    /// Returns whether a case runs in a mode. A case that the command line does not select never runs.
     pub(super) fn runs_in(&self, case: usize, mode: usize) -> bool {
         let Info { selected, traced, not_in, .. } = self.cases[case];
         let mode = &self.modes[mode];
@@ -315,7 +321,7 @@ impl Results {
         (0..runs.len()).filter(move |&mode| runs[mode])
     }
 
-    /// Returns the selected cases, in groups of cases that have common turns.
+    /// Returns the indices of the selected cases, in groups of cases that are measured directly one after the other.
     pub(super) fn groups(&self) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (case, info) in self.cases.iter().enumerate().filter(|(_, info)| info.selected) {
@@ -328,14 +334,15 @@ impl Results {
         groups
     }
 
-    /// Returns the ids of all rows except those of raw writes and of the cases' parts, which are only known after a run.
+    /// Returns the ids of the rows of all cases in their modes. The rows of raw writes and of parts are not included,
+    /// because they are only known after a run.
     pub(super) fn ids(&self) -> Vec<String> {
         let all = |case| self.modes_of(case).map(move |mode| self.id(case, mode, &What::Total));
         (0..self.cases.len()).flat_map(all).collect()
     }
 
-    /// Keeps a case if a filter selects one of its ids or a part of the case. A case that is selected runs in all
-    /// its modes.
+    /// Selects the cases that run: those with a row id for which `asked` is true, or with an id for which `has_part` is
+    /// true. A selected case runs in all its modes.
     pub(super) fn select(&mut self, asked: impl Fn(&str) -> bool, has_part: impl Fn(&str) -> bool) {
         for case in 0..self.cases.len() {
             self.cases[case].selected = has_part(&self.cases[case].id)
@@ -343,8 +350,8 @@ impl Results {
         }
     }
 
-    /// Adds a slice. A slice with the Perfetto backend that lost events is only counted, because lost events take less
-    /// time.
+    /// Adds the result of a slice (a short measurement of `n` operations). If a slice with the Perfetto backend has
+    /// lost events, its times are ignored, because lost events take less time; the slice is only counted.
     pub(super) fn add(&mut self, (case, mode): (usize, usize), round: usize, n: u64, slice: &Slice) {
         if let Some(lost) = slice.done.lost {
             self.whole[usize::from(lost == 0)] += 1;
@@ -376,8 +383,8 @@ impl Results {
         }
     }
 
-    /// Adds the raw writes that ran beside a slice: the time of one message times the number of messages of an
-    /// operation.
+    /// Adds the sample of the raw writes (writes without this library) that ran directly after a measurement: the time
+    /// of one message, multiplied by the number of messages of an operation.
     pub(super) fn add_raw(
         &mut self,
         (case, mode): (usize, usize),
@@ -398,12 +405,13 @@ impl Results {
     }
 }
 
-/// Returns the ratio of two added times. The ratio is only meaningful if `than` is certainly above zero. (A median of the
-/// ratios of single turns would be wrong: a turn in which `than` is small by chance has a large ratio, of any sign.)
+/// Returns the ratio of `own` to `than`, times that modes add to a base, or `None` if `than` is not certainly above
+/// zero. (A median of ratios of single measurements would be wrong: if `than` is small by chance, such a ratio is large
+/// and has any sign.)
 fn ratio_of_added(own: Interval, than: Interval) -> Option<Interval> {
     (than.low > 0.0).then(|| {
         let ratio = own.over(&than);
-        // An `own` that may be below zero is the lowest for the least `than`.
+        // If `own` may be below zero, the ratio is lowest for the lowest `than`.
         Interval {
             low: ratio.low.min(own.low / than.low),
             high: ratio.high.max(own.high / than.high),
@@ -412,27 +420,28 @@ fn ratio_of_added(own: Interval, than: Interval) -> Option<Interval> {
     })
 }
 
-/// A difference that should be zero may be this many nanoseconds for each unit of `Info::per`, or the fraction
-/// `ZERO_RATIO` of the compared time, whichever is more.
+/// A limit for the difference between twins, in nanoseconds, for each unit of `Info::per`. See [`allowed`].
 const ZERO_NS: f64 = 2.0;
-/// A difference that should be zero may be this fraction of the compared time, or what `ZERO_NS` allows, whichever is
-/// more.
+/// A limit for the difference between twins, as a fraction of the compared time. See [`allowed`].
 const ZERO_RATIO: f64 = 0.01;
 
-/// Returns the allowed difference in nanoseconds for an operation that takes `ns` and has `units` units of the count
-/// to which its promises refer.
+/// Returns the allowed difference in nanoseconds between twins (modes that should take the same time): the larger of
+/// `ZERO_NS` for each unit, and `ZERO_RATIO` of the time. The operation takes `ns` nanoseconds, and has `units` units
+/// of the count, such as polls, to which its promises refer.
 fn allowed(ns: f64, units: f64) -> f64 {
     (ZERO_NS * units).max(ZERO_RATIO * ns)
 }
 
-/// Adds to the sums of a generation: to the number of occurrences, and to the time in seconds.
+/// Adds `occurrences` and `time` to the sums of a generation (set of processes): the number of occurrences, and the
+/// time in seconds.
 fn add_to(sums: &mut Vec<[f64; 2]>, generation: usize, occurrences: f64, time: Duration) {
     sums.resize(generation + 1, [0.0; 2]);
     let [all, seconds] = &mut sums[generation];
     (*all, *seconds) = (*all + occurrences, *seconds + time.as_secs_f64());
 }
 
-/// Returns the rate over all generations. The interval is computed from the rates of the generations.
+/// Returns the rate of occurrences over all generations (sets of processes). The interval is computed from the rates of
+/// the generations.
 fn rate(sums: &[[f64; 2]]) -> Option<Interval> {
     let sums: Vec<&[f64; 2]> = sums.iter().filter(|[_, seconds]| *seconds > 0.0).collect();
     let each: Vec<f64> = sums.iter().map(|[occurrences, seconds]| occurrences / seconds).collect();
@@ -451,7 +460,7 @@ fn median(samples: &[f64]) -> Option<f64> {
 }
 
 impl Results {
-    /// Makes the rows from the samples.
+    /// Makes the rows from the samples, after all measurements.
     pub(in crate::measure::workload) fn finish(&mut self) {
         let all = self.rounds.values().flatten().flatten();
         self.reference = sample::reference(all.map(|(_, sample)| sample));
@@ -493,7 +502,7 @@ impl Results {
             let converted = |all: &Vec<(usize, Sample)>| {
                 median(&all.iter().map(|(_, sample)| convert(sample, self.reference)).collect::<Vec<_>>())
             };
-            // A generation has no sample if all its slices lost events.
+            // There is no median for a generation (set of processes) in which all measurements have lost events.
             Interval::of(&rounds.iter().filter_map(converted).collect::<Vec<_>>())
         });
         let mut row = Row::new(self.id(*case, *mode, what), interval?, self.sink)
@@ -546,7 +555,7 @@ impl Results {
             let above = Above {
                 allocs: more.map(|more| more.0),
                 bytes: more.map(|more| more.1),
-                // A ratio is left out if its interval reaches below zero.
+                // A ratio whose interval reaches below zero is not stored.
                 raw_writes: self
                     .of_raw_writes(key, &base_key)
                     .filter(|times| times.low >= 0.0)
@@ -561,10 +570,10 @@ impl Results {
         Some(row)
     }
 
-    /// Returns how many more allocations and bytes an operation has in mode `mode` than in mode `base`.
+    /// Returns how many more allocations and allocated bytes an operation has in the mode `mode` than in `base`.
     pub(super) fn allocated_more(&self, case: usize, mode: usize, base: usize) -> Option<(f64, f64)> {
         let (own, base) = (self.per_op(case, mode)?, self.per_op(case, base)?);
-        // With inexact counts, a negative difference is noise and becomes 0.
+        // If the counts are not exact, a negative difference is noise and becomes 0.
         let least = if self.cases[case].exact { f64::NEG_INFINITY } else { 0.0 };
         Some(((own.0 - base.0).max(least), (own.1 - base.1).max(least)))
     }
@@ -574,8 +583,8 @@ impl Results {
         Some((counts.allocs as f64 / *n as f64, counts.bytes as f64 / *n as f64))
     }
 
-    /// Returns the time of `key` minus the time of `base`, as a multiple of the time of the raw writes of the same
-    /// turn.
+    /// Returns the time of `key` minus the time of `base`, divided by the time of the raw writes (writes without this
+    /// library) that were measured directly after.
     fn of_raw_writes(&self, key: &Key, base: &Key) -> Option<Interval> {
         if key.2 != What::Total || self.names.raw_writes != RawWrites::OfWhatIsAdded {
             return None;
@@ -584,21 +593,21 @@ impl Results {
         self.generations([key, base, &raw], |[own, base, raw]| (own.ns - base.ns) / raw.ns)
     }
 
-    /// Returns by how many nanoseconds an operation of `key` takes longer than an operation of `base`. Both times are
+    /// Returns how many nanoseconds longer an operation of `key` takes than an operation of `base`. Both times are
     /// converted to the processor's reference speed.
     pub(super) fn above(&self, key: &Key, base: &Key) -> Option<Interval> {
         self.generations([key, base], |[own, base]| own.at(self.reference) - base.at(self.reference))
     }
 
-    /// Returns the cases that run in a mode and in its twin.
+    /// Returns the indices of the cases that run in a mode and in its twin (which should take the same time).
     pub(in crate::measure::workload) fn twins(&self, mode: usize) -> Vec<usize> {
         let twin = self.twin(mode);
         let both = |case: &usize| self.runs_in(*case, mode) && self.runs_in(*case, twin);
         (0..self.cases.len()).filter(both).collect()
     }
 
-    /// Returns the difference between a mode and its twin over all slices of these cases, as a multiple of the allowed
-    /// difference.
+    /// Returns the difference between a mode and its twin (the mode that should take the same time) over all
+    /// measurements of `cases`, as a multiple of the allowed difference.
     pub(in crate::measure::workload) fn apart(&self, cases: &[usize], mode: usize) -> Option<Interval> {
         let mut clusters = vec![Vec::new(); self.generations];
         for &case in cases {
@@ -619,8 +628,8 @@ impl Results {
         self.generations([key, base], |[own, base]| own.ns / base.ns)
     }
 
-    /// Computes `f` for each turn that has samples for all keys, and returns the interval of the results. The clusters
-    /// of the interval are the generations (sets of processes).
+    /// Computes `f` for each turn (measurements directly one after the other) that has samples for all keys. Returns
+    /// the median of the results, with an interval of clusters. The clusters are the generations (sets of processes).
     fn generations<const N: usize>(
         &self,
         keys: [&Key; N],
@@ -629,7 +638,8 @@ impl Results {
         sample::compare(&self.together(keys)?, self.reference, f, Interval::of_clusters)
     }
 
-    /// Returns, for every generation, the turns that have samples for all keys.
+    /// Returns, for every generation (set of processes), the samples of each turn (measurements directly one after the
+    /// other) that has samples for all keys.
     pub(super) fn together<const N: usize>(&self, keys: [&Key; N]) -> Option<Vec<Vec<[Sample; N]>>> {
         let all: Vec<&Rounds> = keys.into_iter().map(|key| self.rounds.get(key)).collect::<Option<_>>()?;
         let of_generation = |generation: usize| {
@@ -637,7 +647,7 @@ impl Results {
             for &(turn, sample) in all.iter().filter_map(|rounds| rounds.get(generation)).flatten() {
                 turns.entry(turn).or_default().push(sample);
             }
-            // The conversion to an array drops turns with fewer samples.
+            // The conversion to an array fails for turns that lack a sample, so these turns are dropped.
             turns.into_values().filter_map(|slices| slices.try_into().ok()).collect()
         };
         Some((0..self.generations).map(of_generation).collect())

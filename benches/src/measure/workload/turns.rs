@@ -1,5 +1,5 @@
-//! Runs the measurement: the processes of the modes take turns. The bench sends a request to a process and waits for
-//! the reply.
+//! Runs the measurement of a workload. Each mode has a process, and only one process measures at a time: the bench
+//! sends a request to a process and waits for the reply.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,20 +20,20 @@ use crate::harness::reader::Reader;
 use crate::instruments::alloc::Counts;
 use crate::stats::sample::Sample;
 
-/// How much was measured: numbers of generations, rounds and turns.
+/// How much was measured: the numbers of generations (sets of processes), of rounds, and of turns of twins.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Extent {
     pub(super) generations: usize,
     pub(super) rounds: usize,
-    /// The number of turns of twins (modes that are promised to take the same time) between the rounds.
+    /// The number of turns in which only twins (modes that are promised to take the same time) were measured.
     pub(super) turns: usize,
 }
 
-/// The fraction of a generation's time for its rounds. Twins, if there are any, get the rest of the
-/// time.
+/// The fraction of the time of a generation (set of processes) that is used for rounds. The rest is
+/// for twins (modes that are promised to take the same time), if there are any.
 const ROUNDS: f64 = 0.2;
 
-/// Runs all generations.
+/// Measures a workload in all generations (sets of processes).
 pub(super) fn measure<W: Workload>(
     plan: &Plan,
     fixture: &Fixture,
@@ -42,7 +42,7 @@ pub(super) fn measure<W: Workload>(
     let started = Instant::now();
     let mut random = Rng::with_seed(0xA7ACE);
     let mut extent = Extent::default();
-    // The results of the first generation that later generations use.
+    // The data that is measured once, with the first generation of processes, and that all generations use.
     let mut found = Found::default();
     let mut turn = 0;
     let mut generations = plan.generations[1];
@@ -53,7 +53,7 @@ pub(super) fn measure<W: Workload>(
         }
         let mut twins = Twins::all(results);
         results.generations += 1;
-        // The first generation does more than rounds, which leaves less time to the others.
+        // With the first generation of processes, more than rounds is measured, so less time is left for the others.
         let left = plan.budget.saturating_sub(started.elapsed());
         let left_to_each = left / u32::try_from(generations - extent.generations).unwrap_or(1);
         let began = Instant::now();
@@ -68,7 +68,7 @@ pub(super) fn measure<W: Workload>(
             in_rounds += round_began.elapsed();
             extent.rounds += 1;
             if extent.rounds == 1 {
-                // The first round of a generation runs everything.
+                // The first round of a generation runs every case in every mode, so its duration is known now.
                 generations = plan.generations(in_rounds, left, generations);
             }
             while !over() && in_rounds > began.elapsed().mul_f64(ROUNDS) {
@@ -89,8 +89,8 @@ pub(super) fn measure<W: Workload>(
     Ok(extent)
 }
 
-/// Starts the processes of all modes in random order, because the resources that a process gets from the kernel depend
-/// on the processes before it.
+/// Starts the processes of all modes. The order is random, because the resources that a process gets from the kernel
+/// depend on the processes that were started before it.
 fn start<W: Workload>(
     modes: &[Mode],
     generation: usize,
@@ -105,7 +105,8 @@ fn start<W: Workload>(
     Ok(processes.into_iter().map(|(_, process)| process).collect())
 }
 
-/// Runs the slices of one turn one after the other, and after a slice of a mode that writes, its raw writes.
+/// Runs the slices (short measurements) of a turn one after the other. After a slice that has written messages, runs
+/// raw writes: writes of the same messages without this library.
 fn take_turns(
     plan: &Plan,
     results: &mut Results,
@@ -131,15 +132,16 @@ fn take_turns(
     Ok(())
 }
 
-/// The data about every case that is measured with the first generation (set of processes).
+/// The data about every case that is measured once, in the first generation (set of processes).
 #[derive(Default)]
 struct Found {
     paces: Vec<Pace>,
-    /// The messages of an operation, if the sink can return messages.
+    /// For every case, the messages of an operation, if the sink can return messages.
     messages: Vec<Vec<Vec<u8>>>,
 }
 
-/// Counts the allocations of every case, computes the length of its slices, and captures messages for the raw writes.
+/// For every case, counts allocations, computes the length of measurements, and captures messages for the raw writes
+/// (writes without this library).
 fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::Result<Found> {
     let mut found = Found::default();
     for case in 0..results.cases.len() {
@@ -167,7 +169,7 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
         found.paces.push(plan::pace(plan, (long, info.batch), &results.modes, &operation, &silent, &loud));
         found.messages.push(messages);
     }
-    // Check once that the consumer has received exactly the written events. The check is not repeated, because the last
+    // Check that the consumer has received exactly the written events. This is only checked once, because the last
     // chunk takes a second to arrive.
     for process in processes.iter_mut().filter(|process| process.mode.is_by_perfetto()) {
         process.ask::<()>(&Request::Settle, "all that it wrote for its reader")?;
@@ -177,18 +179,19 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
 
 /// Makes glibc's allocator keep freed memory, as in a program that has run for a long time. By default, the allocator
 /// returns memory to the kernel and requests it again, until the process has freed a large block. So some processes
-/// return memory and others do not. Returning memory makes up a quarter of the cost of a task.
+/// would return memory while they measure, and others would not. Returning memory makes up a quarter of the cost of a
+/// task.
 const ALLOCATOR: [(&str, &str); 2] =
     [("MALLOC_TRIM_THRESHOLD_", "268435456"), ("MALLOC_MMAP_THRESHOLD_", "33554432")];
 
-/// How many times allocations are counted if they differ from run to run.
+/// The number of times that allocations are counted if the counts differ from run to run.
 const INEXACT: usize = 7;
 
 /// The process of a mode.
 struct Process {
     mode: Mode,
     helper: Helper,
-    /// The cases whose messages, for raw writes, were already sent to the process.
+    /// The cases whose messages were already sent to the process, for raw writes (writes without this library).
     has: BTreeSet<usize>,
     /// The cases that the process has run.
     ran: BTreeSet<usize>,
@@ -197,8 +200,8 @@ struct Process {
 }
 
 impl Process {
-    /// Starts the process and waits until it is ready. The process gets a name of its own, so that tracing can be
-    /// switched on for it alone.
+    /// Starts the process and waits until it is ready to measure. The process gets a name of its own, so that tracing
+    /// can be switched on for this process alone.
     fn start(bench: &str, mode: &Mode, generation: usize, fixture: &Fixture) -> io::Result<Self> {
         let reader = mode.sessions.map(Reader::with_sessions).transpose()?;
         let mut command = child::in_mode(mode.name)?;
@@ -208,29 +211,32 @@ impl Process {
         let helper = Helper::start(&mut command)?;
         let mut process =
             Self { mode: *mode, helper, has: BTreeSet::new(), ran: BTreeSet::new(), _reader: reader };
-        // Wait before the next process starts: switching tracing on reads the properties and writes them back.
+        // Wait before the next process starts, because each process reads the properties, changes them and writes them
+        // back.
         process.reply::<()>("its start")?;
         Ok(process)
     }
 
-    /// Runs a slice of a case. If `warm` is true, an untimed warm-up precedes the slice.
+    /// Runs a slice of a case: a measurement of `n` operations. If `warm` is true, an untimed warm-up precedes the
+    /// slice.
     fn slice(&mut self, info: &Info, (case, place): (usize, usize), n: u64, warm: bool) -> io::Result<Slice> {
         let &Info { batch, afresh, .. } = info;
-        // A case with batches has short slices, and its first batch starts the threads of a runtime. The first operation
-        // of a process loads what the later ones need, such as symbols.
+        // If `run` is made anew, the first batch starts the threads of a runtime. The first operation of a case in a
+        // process loads data for later operations, such as symbols. In both cases, at least one batch is the warm-up,
+        // because a case with batches has short measurements.
         let is_first = self.ran.insert(case);
         let least = if is_first || afresh && batch > 1 { batch } else { 0 };
         let warm_up = if warm { least.max(n / 8 / batch * batch) } else { 0 };
         self.ask(&Request::Slice { case, place, warm_up, n }, &info.id)
     }
 
-    /// Finds the duration of one operation.
+    /// Measures the duration of one operation of a case.
     fn calibrate(&mut self, info: &Info, case: usize, slice: Duration) -> io::Result<Duration> {
         let mut n = info.batch;
         self.slice(info, (case, 0), n, false)?;
         loop {
             let Slice { took, elapsed, .. } = self.slice(info, (case, 0), n, false)?;
-            // If `run` is made anew, `elapsed` has a constant cost for any number of operations, so only `took` counts.
+            // If `run` is made anew, `elapsed` includes a constant cost, so only `took` counts.
             let took = if info.afresh { took } else { elapsed };
             if took >= slice || n >= 1 << 30 {
                 return Ok(took.div_f64(n as f64));
@@ -239,7 +245,7 @@ impl Process {
         }
     }
 
-    /// Counts the allocations of `n` operations.
+    /// Counts the allocations of `n` operations of a case.
     fn count(&mut self, info: &Info, case: usize, n: u64) -> io::Result<Option<Counts>> {
         let exact = info.exact && self.mode.exact;
         let times = if exact { 2 } else { INEXACT };
@@ -255,13 +261,13 @@ impl Process {
         Ok(counts.get(counts.len() / 2).copied())
     }
 
-    /// Makes the process write messages without this library, and returns the time of one message.
+    /// Makes the process write messages without this library (raw writes), and returns the time of one message.
     fn raw(&mut self, case: usize, all: &[Vec<u8>], slice: Duration, inlined: bool) -> io::Result<Sample> {
         let messages = self.has.insert(case).then(|| all.to_vec());
         self.ask(&Request::Raw { case, messages, slice, inlined }, "its raw writes")
     }
 
-    /// Ends the process.
+    /// Ends the process, and checks its exit status.
     fn end(mut self) -> io::Result<()> {
         let status = self.helper.end()?;
         if status.success() { Ok(()) } else { Err(self.error("its end", &format!("ended with {status}"))) }

@@ -20,7 +20,7 @@ use crate::instruments::{alloc, chain};
 use crate::measure::paired::nanos;
 use crate::stats::sample::Sample;
 
-/// Handles requests until stdin is closed.
+/// Handles requests of the bench, which arrive on stdin, until stdin is closed.
 pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()> {
     if !W::BEGINS_ALONE {
         let idle = std::thread::Builder::new().name("idle".to_owned());
@@ -55,13 +55,13 @@ fn miscounted(expected: u64, got: u64) -> String {
     format!("{expected} messages should have been written, the sink got {got}")
 }
 
-/// The result of a request, or an error from any source.
+/// The result of handling a request, or an error of any type.
 type Answer<T> = Result<T, Box<dyn Error>>;
 
 fn reply<T: Serialize>(answer: Answer<T>) -> io::Result<()> {
     let reply: Reply<T> = answer.map_err(|e| e.to_string());
     let line = format!("{REPLY}{}\n", serde_json::to_string(&reply)?);
-    // A single write, so that lines of other threads do not mix in.
+    // The line is written at once, so that output of other threads is not mixed into it.
     io::stdout().lock().write_all(line.as_bytes())?;
     io::stdout().flush()
 }
@@ -70,20 +70,20 @@ struct Worker<'a> {
     session: &'a Session,
     mode: Mode,
     cases: Vec<Case>,
-    /// For every case, the messages for the raw writes.
+    /// For every case, the messages that the raw writes (writes without this library) write.
     messages: Vec<Vec<Vec<u8>>>,
     marker: Option<File>,
     held: Held,
     taken: Option<Taken>,
 }
 
-/// The events that this process has written, to be compared with those that the Perfetto consumer has
-/// received.
+/// The numbers of events that this process has written. They are compared with the number of events that the Perfetto
+/// consumer has received.
 struct Taken {
     reading: Reading,
-    /// The minimum and the maximum number of events that were written since the session began.
+    /// The minimum and the maximum number of events that this process has written since the session began.
     written: [u64; 2],
-    /// Whether other threads wrote an unknown number of events.
+    /// Whether other threads of this process wrote an unknown number of events.
     others_wrote: bool,
 }
 
@@ -93,8 +93,8 @@ impl Taken {
         self.others_wrote |= done.others_wrote;
     }
 
-    /// Waits until the consumer has received all but `open` of the events. Returns an error if it has received too
-    /// many. Returns how many events have been lost so far.
+    /// Waits until the consumer has received all written events except at most `open` events. Returns an error if the
+    /// consumer has received too many. Otherwise returns how many events have been lost so far.
     fn wait(&self, open: u64) -> Answer<u64> {
         if !self.others_wrote {
             let [least, most] = self.written;
@@ -104,21 +104,24 @@ impl Taken {
     }
 }
 
-/// The number of unexpected events that are allowed. A synchronous span writes such events if the operating system
-/// interrupts its thread: a span that is not yet entered, or left and not yet closed, counts as asynchronous after 50
-/// to 100 ms (half a second if the last spans of its callsite were synchronous), and gets a life.
+/// The number of unexpected events that are allowed. A synchronous span writes unexpected events if the operating
+/// system interrupts its thread for so long that the span counts as asynchronous. This happens if the span is not
+/// entered, or is left but not closed, for 50 to 100 ms (for half a second if the last spans of its callsite were
+/// synchronous). The span then gets a life, a slice from its creation until it closes.
 const INTERRUPTED: u64 = 32;
 
-/// The maximum number of events in chunks that are not full: 16 threads have a chunk of a page (8 KiB) each, with
-/// events of at least 12 bytes.
+/// The maximum number of events in chunks that are not full: those of 16 threads, each with a chunk of a page (8 KiB),
+/// with events of at least 12 bytes.
 const OPEN: u64 = 16 * 8192 / 12;
 
-/// Heap blocks that are held while a case runs. Each slice (a short period of measuring) has other blocks.
+/// Heap blocks that are allocated while a case runs. There are other blocks for each measurement, so that the layout of
+/// the heap differs.
 ///
-/// The cost of an allocation depends on the free block that it gets, for example on whether the block suits a task with
-/// an alignment of 128 bytes: a task that is spawned and awaited takes 250 or 290 ns. A process that frees and
-/// allocates in turn always gets the same block. With another heap layout in each slice, a process yields hundreds of
-/// samples of this effect instead of a single one, as in Stabilizer (Curtsinger and Berger, ASPLOS 2013).
+/// The cost of an allocation depends on the free block that the allocation gets. For example, a task that is spawned
+/// and awaited takes 250 or 290 ns, depending on whether the block suits the task's alignment of 128 bytes. A process
+/// that alternately frees and allocates always gets the same block. With another heap layout for each measurement, a
+/// process yields hundreds of samples of this effect instead of a single sample, as in Stabilizer (Curtsinger and
+/// Berger, ASPLOS 2013).
 struct Held {
     random: Rng,
     blocks: Vec<Vec<u8>>,
@@ -130,14 +133,15 @@ impl Held {
         for _ in 0..self.random.usize(..256) {
             self.blocks.push(Vec::with_capacity(self.random.usize(16..1040)));
         }
-        // Dropping random blocks leaves holes between the others.
+        // Dropping random blocks leaves holes between the remaining blocks.
         self.random.shuffle(&mut self.blocks);
         self.blocks.truncate(self.blocks.len() / 2);
     }
 }
 
 impl Worker<'_> {
-    /// Runs `warm_up` operations, then `n` operations that are timed and checked against the sink.
+    /// Runs `warm_up` operations, and then `n` operations that are timed. Checks the result of the operations, and the
+    /// number of messages that the sink has received.
     fn slice(&mut self, case: usize, place: usize, warm_up: u64, n: u64) -> Answer<Slice> {
         let _pin = self.begin_at(case, place)?;
         self.cases[case].forget();
@@ -181,7 +185,7 @@ impl Worker<'_> {
                 self.session.messages().is_ok_and(|own| own.is_none_or(|own| own.is_empty()))
             }
             Some(_) => got == expected,
-            // A file only tells its length, not the number of messages.
+            // If the sink is a file, only its length is known, not the number of messages.
             None => (got == 0) == (expected == 0),
         };
         if right { Ok(()) } else { Err(miscounted(expected, got).into()) }
@@ -215,7 +219,8 @@ impl Worker<'_> {
             return Ok(Vec::new());
         }
         let mut messages = self.session.messages()?.unwrap_or_default();
-        // In a shared buffer, the check of slices cannot detect too many messages, so this check does.
+        // If other programs share the buffer, the check of measurements cannot detect too many messages, so they are
+        // detected here.
         if messages.len() as u64 > done.messages {
             return Err(miscounted(done.messages, messages.len() as u64).into());
         }
@@ -223,7 +228,8 @@ impl Worker<'_> {
         Ok(messages)
     }
 
-    /// Writes the messages for the duration `slice`, after a warm-up, and returns the time of one message.
+    /// Writes messages without this library (raw writes) for the duration `slice`, after a warm-up. Returns the time of
+    /// one message.
     fn raw(
         &mut self,
         case: usize,
@@ -243,7 +249,7 @@ impl Worker<'_> {
         let messages = &self.messages[case];
         let once = || messages.iter().for_each(|message| _ = cc_bench::raw_write(marker.as_fd(), message, 1));
         let writes = InlineWrites::of(messages);
-        // Time sets of at least 256 messages, so that the cost of reading the clock does not matter.
+        // The clock is read once for a set of at least 256 messages, so that the cost of the reading does not matter.
         let rounds = 1 + 256 / messages.len().max(1);
         let timed = || {
             let start = Instant::now();
@@ -262,7 +268,7 @@ impl Worker<'_> {
             sets += rounds;
         }
         let (n, chain) = ((sets * messages.len()) as u64, [before, chain::time()]);
-        // A file only tells its length, and a shared buffer has events of other programs.
+        // Messages in a file can't be counted, and a shared buffer also has messages of other programs.
         if self.session.instance.is_some() && !self.session.is_shared() {
             let got = self.session.arrived()?.zip(had).map(|(after, before)| after - before);
             got.filter(|&got| got != n).map_or(Ok(()), |got| Err(miscounted(n, got)))?;
@@ -270,9 +276,9 @@ impl Worker<'_> {
         Ok(Sample { ns: nanos(took, n), chain })
     }
 
-    /// If the case runs on one core, pins the thread for the whole slice. Otherwise only moves the thread to the CPU of
-    /// this turn, so that the compared slices begin on the same CPU: at a given moment, the cores of a virtual machine
-    /// are not equally fast.
+    /// If the case runs on one core, pins the thread for the whole measurement. Otherwise only moves the thread to the
+    /// CPU with index `place`, and lets it run on any CPU from there. So measurements that are compared begin on the
+    /// same CPU: at a given moment, the cores of a virtual machine are not equally fast.
     fn begin_at(&self, case: usize, place: usize) -> Answer<Option<Pin>> {
         let pin = self.pin(case)?;
         if pin.is_none() {

@@ -1,6 +1,6 @@
-//! The sections about events: Rust, C++ and the machine's limits; the Perfetto backend beside the marker backend; and
-//! the effects of names, threads and watches. Also the sections about the crate `tracing`: the twelve cases of the
-//! original, and every kind of subscriber.
+//! The report's sections about events: Rust, C++ and lower limits of the cost; the Perfetto backend beside the marker
+//! backend; and the effects of names, threads and watches (threads that notice changed properties). Also the sections
+//! about the crate `tracing`: the twelve cases of AOSP's benchmark, and every kind of subscriber.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use crate::row::Row;
 use crate::table::number::{digits, time, versus};
 use crate::table::{Cell, NOT_MEASURED, Table, of_rows};
 
-/// Makes the section about events: the main plot, the first table of AOSP's original benchmark with our results for C++
-/// and Rust, and the same table of all other kinds of event.
+/// Makes the section about events: the main plot; a table that has the published times of AOSP's benchmark of events,
+/// and our results for C++ and Rust; and a table with the same columns for all other kinds of event.
 pub(super) fn wrapper(here: &Machine) -> Option<Section> {
     let bench = here.benches.get(ATRACE)?;
     let row = |id: &Id| here.row(ATRACE, &id.to_string());
@@ -90,8 +90,8 @@ fn digits_of_count(count: f64) -> String {
     if count < 10.0 { digits(count) } else { format!("{count:.0}") }
 }
 
-/// Makes the main plot: the cost of an event while tracing is off, and while it is on, each next to the rows
-/// with which it is compared.
+/// Makes the main plot: the costs of events while tracing is off, and while it is on. Each line of the plot also shows
+/// the results with which a cost is compared.
 pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
     const DRAWN: [&str; 5] = ["begin/10", "begin/1000", "end", "scoped", "int"];
     let line = |label: &str, bench: &str, ids: &[Id], base: Who| {
@@ -140,7 +140,7 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
     })
 }
 
-/// Makes the section with the second table of AOSP's original benchmark, about the subscriber.
+/// Makes the section with the published times of AOSP's benchmark of its `tracing` subscriber, and our results.
 pub(super) fn subscriber(here: &Machine) -> Option<Section> {
     here.benches.get(SUBSCRIBER)?;
     let columns = [
@@ -160,7 +160,8 @@ pub(super) fn subscriber(here: &Machine) -> Option<Section> {
         let id = case.id().to_string();
         let measured = |id: &str| {
             let own = here.row(SUBSCRIBER, id);
-            // The bare system call instruction takes less time than a `write(2)`, with which all other tables compare.
+            // A comparison with inlined writes is not shown: an inlined system call takes less time than a call of
+            // `write(2)`, with which all other tables compare.
             let is_write = |base: &str| !base.starts_with("limit/inline_write");
             let base =
                 own.and_then(|own| own.vs.iter().chain(&own.vs_process).find(|(base, _)| is_write(base)));
@@ -181,7 +182,7 @@ pub(super) fn subscriber(here: &Machine) -> Option<Section> {
     Some(section.with_text(["An event and a span, without and with four fields."]))
 }
 
-/// Groups rows by their kinds of subscriber, in the order of the kinds.
+/// Groups the rows (results) by the kind of subscriber, in the order in which the kinds first occur.
 fn by_kind(rows: &[Row]) -> Vec<(String, BTreeMap<TracingCase, &Row>)> {
     let mut kinds: Vec<(String, BTreeMap<TracingCase, &Row>)> = Vec::new();
     for row in rows {
@@ -197,7 +198,7 @@ fn by_kind(rows: &[Row]) -> Vec<(String, BTreeMap<TracingCase, &Row>)> {
     kinds
 }
 
-/// Makes the section that compares all kinds of subscribers.
+/// Makes the section that shows the results of all kinds of subscriber side by side.
 pub(super) fn kinds(here: &Machine) -> Option<Section> {
     let bench = here.benches.get(SUBSCRIBER)?;
     let columns = ["kind"].into_iter().chain(TracingCase::ALL.map(TracingCase::label));
@@ -256,15 +257,16 @@ pub(super) fn perfetto(here: &Machine) -> Option<Section> {
     Some(Section::new("perfetto", "One event in Perfetto's memory", parts).with_text([text]))
 }
 
-/// The name of the rows with the CPU time of an event in all processes.
+/// The name of the rows with the CPU time that an event takes in all processes that handle it.
 const WHOLE_MACHINE: &str = "on_begin_whole_machine/10";
 
-/// Returns whether a limit belongs to the Perfetto backend.
+/// Returns whether the limit `name` (a lower limit of the cost) is one with which events through the Perfetto backend
+/// are compared.
 fn is_limit(name: &str) -> bool {
     ["timestamp", "copy_of_990"].contains(&name) || name.starts_with("own_memory")
 }
 
-/// The title and note of a table, and the rows that belong to it.
+/// The title of a table, the note below the table, and a function that returns whether a row belongs to the table.
 type Circumstance = (&'static str, &'static str, fn(&Id) -> bool);
 
 const NAMES: Circumstance =
@@ -287,7 +289,8 @@ fn circumstance(here: &Machine, (title, note, is_in): Circumstance) -> Option<Ta
     (!rows.is_empty()).then(|| of_rows(title, rows).with_note(note))
 }
 
-/// Makes the tables about events on several threads, and about events in a process with a watching thread.
+/// Makes two tables: events on several threads, and events in a process with a watch (a thread that notices changed
+/// properties).
 pub(super) fn threads(here: &Machine) -> Vec<Table> {
     [THREADS, WATCH].into_iter().filter_map(|of| circumstance(here, of)).collect()
 }

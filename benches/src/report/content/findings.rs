@@ -1,4 +1,4 @@
-//! The key numbers, the conditions of the measurement, and warnings for the reader of the report.
+//! The report's key numbers, the conditions of the measurements, and the warnings for the reader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -13,33 +13,35 @@ use crate::row::environment::{Environment, date};
 use crate::row::{Above, Known, Row, Sink};
 use crate::table::number::{count, percent, ratio, time};
 
-/// A key number, which the README shows, too.
+/// The definition of a key number: one of the most important results, which the report and the README show.
 #[derive(Deserialize)]
 pub(crate) struct Line {
     pub(crate) what: String,
     pub(crate) bench: String,
-    /// The row that has the number.
+    /// The id of the row (result) that has the number.
     pub(crate) id: String,
-    /// The other rows with which the row is compared, each with a name.
+    /// The ids of the rows with which this row is compared, each with a name for the reader.
     pub(crate) beside: Vec<(String, String)>,
 }
 
-/// The key numbers.
+/// The definitions of the key numbers, in the order in which they are shown.
 pub(crate) static LINES: LazyLock<Vec<Line>> = LazyLock::new(|| {
     let mut file: BTreeMap<String, Vec<Line>> =
         toml::from_str(include_str!("lines.toml")).expect("the file has this form");
     file.remove("lines").unwrap_or_default()
 });
 
-/// Returns the words for C++ beside a ratio of this bench. On a host, C++ calls this workspace's libcutils. On Android,
-/// whose environment has no system's name, it calls the device's.
+/// Returns the words that describe C++ beside a ratio that this bench has measured. On a host (Linux without Android),
+/// C++ calls this workspace's libcutils. On Android, C++ calls the device's libcutils. Android is recognized by an
+/// environment without the name of the operating system.
 pub(crate) fn cc(here: &Machine, bench: &str) -> &'static str {
     let environment = here.benches.get(bench).and_then(|bench| bench.environment.as_ref());
     let is_host = environment.is_some_and(|e| !e.system.is_empty());
     if is_host { "C++ with this workspace's libcutils" } else { "C++" }
 }
 
-/// Describes in one line the machine of the first bench.
+/// Describes in one line the machine and the versions of the software, from the environment of the first bench that has
+/// one.
 pub(super) fn about(here: &Machine) -> String {
     here.benches.values().find_map(|bench| bench.environment.as_ref()).map(machine).unwrap_or_default()
 }
@@ -53,13 +55,13 @@ fn machine(e: &Environment) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
 }
 
-/// Describes the conditions of a bench, like [`about_run`].
+/// Describes the conditions under which a bench ran, in the same form as [`about_run`].
 pub(super) fn about_bench(bench: &Bench) -> Option<String> {
     bench.environment.as_ref().map(|e| conditions(&machine(e), &[e]))
 }
 
-/// Describes the conditions of a run, and the differences that make the run less reliable than a full run on a quiet
-/// machine.
+/// Describes the conditions under which the benches ran. Says so if the results are less reliable than those of a full
+/// run on a quiet machine.
 pub(crate) fn about_run(here: &Machine) -> String {
     let environments: Vec<&Environment> =
         here.benches.values().filter_map(|bench| bench.environment.as_ref()).collect();
@@ -112,7 +114,8 @@ fn allocations(here: &Machine) -> Finding {
     Finding { what: "allocations an event".to_owned(), value, beside }
 }
 
-/// Summarizes, over all workloads, whether a filter has a cost while tracing is off.
+/// Makes the key number about filters: whether, in any workload, a subscriber with a filter has a measurable cost while
+/// tracing is off.
 fn filtered(here: &Machine) -> Option<Finding> {
     let rows = here.benches.values().flat_map(|bench| &bench.rows);
     let is_filtered = |row: &&Row| Id::case_and_mode(&row.id).is_some_and(|(_, mode)| mode == "filtered");
@@ -139,7 +142,8 @@ fn filtered(here: &Machine) -> Option<Finding> {
     Some(Finding { what: "programs, filtered, pay".to_owned(), value: Some(value), beside })
 }
 
-/// Returns the warnings for the reader of the report.
+/// Returns the warnings for the reader of the report: missing results, and the reasons to doubt the results of this
+/// machine.
 pub(super) fn warnings(here: &Machine) -> Vec<String> {
     let mut all = Vec::new();
     for bench in BENCHES {
@@ -159,7 +163,7 @@ pub(super) fn warnings(here: &Machine) -> Vec<String> {
     all
 }
 
-/// Returns the reasons to doubt the results of a machine.
+/// Returns the reasons to doubt the results of a machine, as warnings for the reader of the report.
 pub(super) fn doubts(place: &Machine) -> Vec<String> {
     let mut all = Vec::new();
     let unknown = Environment::default();
@@ -210,8 +214,9 @@ pub(super) fn doubts(place: &Machine) -> Vec<String> {
     all
 }
 
-/// Returns the id and both times if a row with tracing on costs about as much as the row with tracing off, which
-/// suggests that tracing was not on. The authors of the original benchmark warn of this.
+/// Compares the row `on`, for tracing on, with the row for tracing off. Returns the id and both times if the lower
+/// bound of the first is less than three times the upper bound of the second: tracing was then probably not on. The
+/// authors of the original benchmark warn of this.
 fn too_close(on: &Row, rows: &[Row]) -> Option<String> {
     let other = Id::of(&on.id).off()?.to_string();
     let off = rows.iter().find(|row| row.id == other)?;
@@ -219,7 +224,7 @@ fn too_close(on: &Row, rows: &[Row]) -> Option<String> {
         .then(|| format!("{} ({} and {})", on.id, time(on.median), time(off.median)))
 }
 
-/// Lists the first few of many items.
+/// Returns a text with the first few items of a list, and the number of the others.
 fn listed(all: &[String]) -> String {
     const SHOWN: usize = 6;
     let mut text = all.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");

@@ -1,5 +1,5 @@
-//! The tables of `docs/costs.md`. Most are tables of the report, or some lines of such a table. A table comes from the
-//! rows of one bench, or from all benches.
+//! The generated tables of `docs/costs.md`. Most of them are tables of the report, or a part of such a table. A table
+//! is made from the rows (results) of one bench, or of all benches.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ use crate::row::Known;
 use crate::row::environment::date;
 use crate::table::{Cell, Table, workload};
 
-/// Generated tables, which are between two marks on the page. The first mark contains the name of the tables.
+/// One or more generated tables, which replace the text between two marks on the page.
 pub(crate) struct Made {
-    /// The name of the tables, which the first mark contains.
+    /// The name of the tables, which is in the first of the two marks.
     pub(crate) name: &'static str,
-    /// The bench that measures the rows, or `None` for all benches.
+    /// The bench that measures the rows of the tables, or `None` for all benches.
     bench: Option<&'static str>,
     tables: fn(&Machine) -> Vec<Table>,
 }
 
-/// The part of a workload's table that the page shows: some lines, and the columns of some modes. `chosen.toml` lists
-/// them for each workload.
+/// The part of a workload's table that the page shows: the lines of some cases, and the columns of some modes.
+/// `chosen.toml` lists these cases and modes for each workload.
 #[derive(Deserialize)]
 struct Chosen {
     base: String,
@@ -47,8 +47,8 @@ pub(crate) const MADE: [Made; 11] = [
 ];
 
 impl Made {
-    /// Makes the tables, and lines that name the command that has measured them, the date, and the machine. Returns
-    /// `None` if the bench has not run.
+    /// Makes the tables as Markdown, and a text below them that names the command that has measured them, the date, and
+    /// the machine. Returns `None` if the bench has not run.
     pub(crate) fn text(&self, here: &Machine) -> Option<String> {
         let tables = (self.tables)(here);
         let title =
@@ -67,7 +67,8 @@ impl Made {
         (!tables.is_empty()).then(|| format!("{}\n{made}\n", tables.join("\n")))
     }
 
-    /// Returns how many of our own times in the tables are not known, and how many there are in total.
+    /// Returns two numbers about the values in the tables that were measured for this workspace's code: how many are
+    /// not known precisely enough, and how many there are in total.
     pub(crate) fn unknown(&self, here: &Machine) -> [usize; 2] {
         let tables = (self.tables)(here);
         let cells = tables.iter().flat_map(|table| &table.rows).flatten();
@@ -77,7 +78,7 @@ impl Made {
     }
 }
 
-/// Names the command that runs a bench, and the conditions of its last run.
+/// Returns a text with the command that runs a bench, and the conditions of its last run.
 fn made_by(here: &Machine, name: &str) -> Option<String> {
     let (bench, known) = (here.benches.get(name)?, BENCHES.iter().find(|known| known.name == name)?);
     let has_peers = bench.rows.iter().any(|row| Id::of(&row.id).who.peer().is_some());

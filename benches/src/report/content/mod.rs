@@ -11,7 +11,7 @@ use super::input::{Bench, Input, Machine};
 use super::model::{Measured, Report};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, SUBSCRIBER};
 
-/// The benches that have sections of their own kinds. All other benches have the section of a workload.
+/// The benches for which the report has special sections. The section about any other bench is that of a workload.
 pub(super) const KNOWN: [&str; 3] = [ATRACE, SUBSCRIBER, INSTRUCTIONS];
 
 /// Makes the report.

@@ -1,9 +1,9 @@
-//! Sections that show rows unchanged: instructions, the benches of events and subscribers, devices, and Criterion's
-//! results.
+//! The report's sections that show all rows (results) of a kind: instructions, the benches of events and subscribers,
+//! devices, and Criterion's results.
 //!
-//! Further sections: the workloads with and without tracing; every line of the originals' tables beside our numbers,
-//! with a check of the originals' conclusions; the promises beside the measurements; the environments; and how to read
-//! the report.
+//! Further sections are about the workloads with and without tracing; every line of the original benchmarks' tables
+//! beside our number, with a check of the conclusions from these tables; the promises and the measured values; the
+//! environments; and how to read the report.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub(super) fn everything(here: &Machine) -> Option<Section> {
     (!parts.is_empty()).then(|| Section::new("rows", "Every row", parts))
 }
 
-/// Makes the section of a device.
+/// Makes the section about a device.
 pub(super) fn of_device(name: &str, device: &Machine) -> Section {
     let mut about = Table::new("The device", ["", ""]);
     device.device.iter().for_each(|(key, value)| about.push([key, value].map(Cell::text)));
@@ -47,7 +47,7 @@ pub(super) fn of_device(name: &str, device: &Machine) -> Section {
     Section::new(format!("device-{}", slug(name)), format!("Device: {name}"), parts)
 }
 
-/// Makes the table of Criterion's results for the compared cases.
+/// Makes the section with the table of Criterion's results, beside our results for the same cases.
 pub(super) fn criterion(here: &Machine) -> Option<Section> {
     let mut table = Table::new("Criterion", ["case", "Criterion's median", "the benches' median", "ratio"]).with_note("Criterion runs a case by itself for a fraction of a second, minutes after the benches compared it with others round by round: the difference between the two is the drift of the machine.");
     let benches = [ATRACE, SUBSCRIBER].into_iter().filter_map(|bench| here.benches.get(bench));
@@ -66,14 +66,15 @@ pub(super) fn criterion(here: &Machine) -> Option<Section> {
     (!here.criterion.is_empty()).then(|| Section::new("criterion", "How sure this is", parts))
 }
 
-/// Makes a section for each bench of a workload, that is, for each bench that is not in `KNOWN`.
+/// Makes a section for each bench that measures a workload (a whole program), that is, for each bench that is not in
+/// `KNOWN`.
 pub(super) fn workloads(here: &Machine) -> Vec<Section> {
     let known = |name: &String| KNOWN.contains(&&name[..]);
     let benches = here.benches.iter().filter(|(name, bench)| !known(name) && !bench.rows.is_empty());
     benches.map(|(name, bench)| workload(name, &bench.rows)).collect()
 }
 
-/// Makes the section of a workload: the cost that each mode adds to each case.
+/// Makes the section about a workload: the cost that each mode (configuration of tracing) adds to each case.
 fn workload(name: &str, rows: &[Row]) -> Section {
     let [added, others] = of_workload(name, rows);
     let mut parts = Vec::new();
@@ -103,7 +104,8 @@ pub(super) fn originals(here: &Machine) -> impl Iterator<Item = Section> + use<'
     })
 }
 
-/// Lists the ratios that show a finding of the original's tables, and whether our ratios show it as well.
+/// Lists the ratios that show a finding (a conclusion from an original benchmark's tables), and says whether our ratios
+/// show the finding as well.
 fn found(finding: &Finding, here: &Machine) -> impl Iterator<Item = String> {
     let compared = |check: &Check| {
         let ours = match checked(check, here) {
@@ -120,8 +122,8 @@ fn found(finding: &Finding, here: &Machine) -> impl Iterator<Item = String> {
     std::iter::once(text).chain(finding.checks.iter().map(compared).collect::<Vec<_>>())
 }
 
-/// Returns our ratio for a finding of an original benchmark, and whether the ratio shows the finding. If the two times
-/// were measured in the same rounds, the ratio has an interval.
+/// Returns our ratio for a finding (a conclusion from an original benchmark's tables), and a text that says whether the
+/// ratio shows the finding. The ratio has an interval only if the two times were measured in the same rounds.
 fn checked(Check { of, by, from, to, .. }: &Check, here: &Machine) -> Option<(Cell, &'static str)> {
     let are_times = [of, by].iter().all(|it| it.field == Field::Time) && of.times == by.times;
     let paired = here.row(of.bench, of.id).and_then(|row| row.versus(by.id)).filter(|_| are_times);
@@ -149,7 +151,7 @@ fn range(Check { from, to, .. }: &Check) -> String {
     if to.is_finite() { format!("{from} to {to}") } else { format!("at least {from}") }
 }
 
-/// Makes the table of the originals' findings, with our values of the same ratios.
+/// Makes the table of the findings (conclusions from published tables), with our values of the ratios that show them.
 pub(super) fn shown(here: &Machine) -> Option<Table> {
     let mut table = Table::new("", ["their tables show, in our words", "ratio", "there", "shown by", "here", "shows it"])
         .with_note("\"Shown by\" is the range of ratios that we count as showing the finding. A ratio here that has an interval was measured in the same rounds; the others are quotients of two medians. \"Speed varied\" and \"not known\" beside a ratio are those of the two times.");
@@ -171,8 +173,8 @@ pub(super) fn shown(here: &Machine) -> Option<Table> {
     table.rows.iter().any(is_there).then_some(table)
 }
 
-/// Makes the table of the promises that are not kept. Promises of a bench with the same words and the same limit share
-/// a line. A note below the table says how many promises are kept.
+/// Makes the table of the promises that are missed or open. Promises of a bench that have the same words and the same
+/// limit share a line. A note below the table says how many promises are kept.
 pub(super) fn not_kept(benches: &[(String, Vec<Judged>)]) -> Option<Table> {
     let all = || benches.iter().flat_map(|(bench, all)| all.iter().map(move |judged| (bench, judged)));
     let [missed, open, kept] = promise::counts(all().map(|(_, judged)| judged));
@@ -200,7 +202,8 @@ pub(super) fn not_kept(benches: &[(String, Vec<Judged>)]) -> Option<Table> {
     (missed + open + kept > 0).then_some(table)
 }
 
-/// Returns the name of a row, and of its field if the field is not the [time](Field::Time).
+/// Returns the id of our row (result), and the name of the field that has our number unless it is the
+/// [time](Field::Time).
 fn named(of: &Measured) -> String {
     let field = match of.field {
         Field::Time => return of.id.to_owned(),
@@ -238,7 +241,7 @@ fn table(original: &Original, here: &Machine) -> Table {
     table
 }
 
-/// Describes how the number in a line was computed from the measured number of one operation.
+/// Makes a cell that describes how our number in a line was computed from the measured number of one operation.
 fn computed(of: &Measured, here: &Machine) -> Cell {
     let Some(row) = here.row(of.bench, of.id) else { return Cell::not_measured() };
     let at_once = row.counts.get(AT_ONCE).copied();
@@ -252,11 +255,12 @@ fn computed(of: &Measured, here: &Machine) -> Cell {
     })
 }
 
-/// Substrings of the names of those counts that are fractions; the original's lines show these in
-/// percent.
+/// Substrings of the names of counts that are fractions. The lines of the original benchmark show
+/// these numbers in percent.
 const PARTS_OF_ALL: [&str; 2] = ["_waiting", "_runnable"];
 
-/// Makes the cell of our nearest number, in our unit, with the name of the measured operation.
+/// Makes the cell with our most similar number, for a line without a corresponding number. The cell has our unit, and
+/// the name of the measured quantity.
 fn nearest(near: &Measured, here: &Machine) -> Cell {
     let (what, unit) = match near.field {
         Field::Time => ("the operation's time", "ns"),
@@ -297,12 +301,12 @@ fn ours(line: &Line, here: &Machine) -> Cell {
     }
 }
 
-/// Returns whether a run of the bench lacks this row for the reason that the line names.
+/// Returns whether the bench has run and our row is missing, which is allowed because the line gives a reason.
 fn is_left_out(line: &Line, row: &Measured, here: &Machine) -> bool {
     line.none.is_some() && here.benches.contains_key(row.bench) && here.row(row.bench, row.id).is_none()
 }
 
-/// If our number is 0, and the line has a reason for this, returns a cell with 0 and the reason.
+/// Returns a cell with 0 and a reason, if our number is 0 and the line gives a reason why it may be 0.
 fn zero(line: &Line, value: Option<&Value>) -> Option<Cell> {
     let why = line.zero.filter(|_| value.is_some_and(|value| value.median == 0.0))?;
     Some(Cell::List(vec![(format!("({why})"), Cell::Count(0.0))]))
@@ -322,7 +326,7 @@ fn ours_of_first(line: &Line, first: &Line, here: &Machine) -> Cell {
     }
 }
 
-/// Returns our number in the unit of the original's number.
+/// Returns the number that we have measured, in the unit of the published number.
 fn value(of: &Measured, unit: &str, here: &Machine) -> Option<Value> {
     let row = here.row(of.bench, of.id)?;
     let counted = |name: &str| {
@@ -347,7 +351,8 @@ fn value(of: &Measured, unit: &str, here: &Machine) -> Option<Value> {
     let units = [("s/op", 1e9), ("ms/op", 1e6), ("us/op", 1e3)];
     let unit = units.iter().find(|(name, _)| *name == unit).map_or(1.0, |(_, ns)| *ns);
     let [median, low, high] = [median, low, high].map(|number| number * of.times / unit);
-    // Allocations are counted, and counts without a range are no rates: the uncertainty of the time is not theirs.
+    // Allocations, and counts that have no range because they are no rates, are well known even if the time is
+    // uncertain.
     let is_count = match of.field {
         Field::Bytes | Field::Allocations => true,
         Field::Count(name) => !row.ranges.contains_key(name),
@@ -357,7 +362,7 @@ fn value(of: &Measured, unit: &str, here: &Machine) -> Option<Value> {
     Some(Value { unit: String::new(), own: true, known, ..Value::times(low, median, high) })
 }
 
-/// Makes the section with the table of all judged promises.
+/// Makes the section with the table of all promises that were judged.
 pub(super) fn promised(benches: &[(String, Vec<Judged>)]) -> Option<Section> {
     let columns = ["bench", "promise", "of", "measured", "95 %", "asked", "came of it"];
     let mut table = Table::new("", columns).with_note(
@@ -382,7 +387,7 @@ pub(super) fn environments(here: &Machine) -> Section {
     let mut table = Table::new("Environment", [""].into_iter().chain(names));
     for name in benches.first().into_iter().flat_map(|(_, fields)| fields.keys()) {
         let values: Vec<&String> = benches.iter().filter_map(|(_, fields)| fields.get(name)).collect();
-        // A value that is equal in all benches is shown once.
+        // A value that is equal in all benches is shown only for the first bench.
         let same = values.len() > 1 && values.iter().all(|value| *value == values[0]);
         let cells = values.iter().enumerate().map(|(index, value)| match value {
             _ if same && index > 0 => Cell::text("same"),
@@ -397,7 +402,7 @@ pub(super) fn environments(here: &Machine) -> Section {
     Section::new("environment", "What it was measured on", parts).with_text(text)
 }
 
-/// Returns the known fields of an environment, with the names that the file uses.
+/// Returns the fields of an environment as texts, by the names that the file of the environment uses.
 fn fields(of: &Environment) -> BTreeMap<String, String> {
     let Ok(serde_json::Value::Object(all)) = serde_json::to_value(of) else { return BTreeMap::new() };
     let text = |(name, value): (String, serde_json::Value)| match value {

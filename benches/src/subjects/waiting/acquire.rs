@@ -1,4 +1,4 @@
-//! An acquire of a semaphore that registers a cancellation handler while it waits.
+//! An acquire of a semaphore: a future that registers a cancellation handler while it waits for a permit.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -7,13 +7,13 @@ use std::task::{Context, Poll};
 
 use super::{Cancel, HANDLER, Handler, Waits};
 
-/// A fixed set of slots for waiting futures.
+/// A fixed number of slots, each of which can hold a waiting future.
 pub struct Slots<F> {
     all: Mutex<Vec<Slot<F>>>,
 }
 
 struct Slot<F> {
-    /// The number of times that the slot was taken. It identifies the current use of the slot.
+    /// The number of times that the slot was taken. The number identifies the current use of the slot.
     ticket: u64,
     waiter: Pin<Box<Option<F>>>,
 }
@@ -25,7 +25,7 @@ impl<F: Future> Slots<F> {
         Self { all: Mutex::new((0..places).map(slot).collect()) }
     }
 
-    /// Returns how many slots are taken.
+    /// Returns how many slots hold a future.
     pub fn taken(&self) -> usize {
         self.lock().iter().filter(|slot| slot.waiter.is_some()).count()
     }
@@ -57,7 +57,8 @@ impl<F: Future> Slots<F> {
     }
 }
 
-/// The cancellation handler: frees the slot, and with it the place in the semaphore's queue.
+/// The cancellation handler of an acquire: drops the semaphore's future in the slot. This frees the slot, and the
+/// future's place in the semaphore's queue.
 struct Unregister<F: 'static> {
     slots: &'static Slots<F>,
     index: usize,
@@ -69,14 +70,15 @@ const _: () = assert!(size_of::<Unregister<()>>() as u64 == HANDLER, "what the b
 impl<F: Future + Send + 'static> Cancel for Unregister<F> {
     fn cancel(self) {
         let slot = &mut self.slots.lock()[self.index];
-        // Otherwise the slot already belongs to another acquire.
+        // If the tickets differ, the slot already belongs to another acquire.
         if slot.ticket == self.ticket {
             slot.waiter.set(None);
         }
     }
 }
 
-/// Makes an acquire. It takes one of the slots at its first poll, and frees the slot when it is ready or dropped.
+/// Makes an acquire from the semaphore's `future`. The acquire takes one of the slots at its first poll. It frees the
+/// slot when it is ready or dropped.
 pub fn acquire<H: Handler, F: Future + Send + 'static>(
     future: F,
     slots: &'static Slots<F>,

@@ -1,9 +1,9 @@
 //! A channel with one sender and one receiver, each of which registers a cancellation handler while it waits.
 //!
-//! - A sender waits while the channel is full, and leaves its element in the channel. A channel of capacity 0 is always
-//!   full: a sender only proceeds at once if a receiver is already waiting (a rendezvous).
-//! - A receiver waits while there is no element. If the future of a receive is dropped before it takes the element that
-//!   was handed to it, the next receive gets the element.
+//! - A sender waits while the channel is full. Its element is stored in the channel meanwhile. A channel of capacity 0
+//!   is always full (a rendezvous channel), so a sender waits unless a receiver is already waiting.
+//! - A receiver waits while there is no element. If the future of a receive operation is dropped after an element was
+//!   handed to it and before it has returned the element, the next receive operation gets the element.
 //! - Elements arrive in the order in which they were sent.
 
 use std::collections::VecDeque;
@@ -14,10 +14,11 @@ use std::task::{Context, Poll, Waker};
 
 use super::{Cancel, HANDLER, Handler, Waits};
 
-/// Makes a channel of this capacity; `H` decides how its handlers are stored.
+/// Makes a channel with the capacity `capacity`. `H` determines how the cancellation handlers of its two ends are
+/// stored.
 pub fn channel<V: Send + 'static, H: Handler>(capacity: usize) -> (Sender<V, H>, Receiver<V, H>) {
     let end = || End { ticket: 0, element: None, waker: None, is_gone: false };
-    // One more, for an element that a receiver gives back.
+    // There is room for one more element, which a dropped receive operation may give back.
     let elements = VecDeque::with_capacity(capacity + 1);
     let shared = Shared(Mutex::new(State { elements, capacity, ends: [end(), end()] }));
     let shared = Arc::new(shared);
@@ -45,11 +46,12 @@ enum Side {
     Receiver,
 }
 
-/// The state that the sender or the receiver has left in the channel.
+/// The state of the sender or of the receiver, which is stored in the channel.
 struct End<V> {
-    /// How many times this end of the channel has waited.
+    /// The number of times that this end of the channel has waited. The number identifies the current wait.
     ticket: u64,
-    /// The element of a waiting sender, or the element that was handed to a waiting receiver.
+    /// For a sender, the element that it waits to send. For a receiver, the element that was handed to it while it
+    /// waited.
     element: Option<V>,
     /// The waker of this end while it waits.
     waker: Option<Waker>,
@@ -57,7 +59,7 @@ struct End<V> {
 }
 
 impl<V> End<V> {
-    /// Records that this end of the channel begins to wait, and returns its ticket.
+    /// Records that this end of the channel begins to wait, and returns the ticket of this wait.
     fn wait(&mut self, context: &Context<'_>) -> u64 {
         self.ticket += 1;
         self.waker = Some(context.waker().clone());
@@ -65,7 +67,7 @@ impl<V> End<V> {
     }
 }
 
-/// The cancellation handler: removes the state that an end of the channel has left in the channel.
+/// The cancellation handler of an end of the channel: removes the state of a wait from the channel.
 struct Unregister<V> {
     shared: Arc<Shared<V>>,
     side: Side,
@@ -89,7 +91,7 @@ impl<V: Send + 'static> Cancel for Unregister<V> {
     }
 }
 
-/// The handle of an end. Dropping it informs the other end.
+/// The handle of one end of the channel. Dropping the handle wakes the other end if that end waits.
 struct Handle<V>(Arc<Shared<V>>, Side);
 
 impl<V> Drop for Handle<V> {
@@ -102,13 +104,13 @@ impl<V> Drop for Handle<V> {
     }
 }
 
-/// The end that sends elements.
+/// The end of a channel that sends elements.
 pub struct Sender<V: Send + 'static, H: Handler> {
     end: Handle<V>,
     handler: PhantomData<fn() -> H>,
 }
 
-/// The end that receives elements.
+/// The end of a channel that receives elements.
 pub struct Receiver<V: Send + 'static, H: Handler> {
     end: Handle<V>,
     handler: PhantomData<fn() -> H>,
@@ -194,7 +196,7 @@ impl<V: Send + 'static, H: Handler> Receiver<V, H> {
         })
     }
 
-    /// Returns how many times the two ends have waited.
+    /// Returns how many times the two ends of the channel have waited, in total.
     pub fn waits(&self) -> u64 {
         self.end.0.lock().ends.iter().map(|end| end.ticket).sum()
     }

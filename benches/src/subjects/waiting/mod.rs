@@ -1,9 +1,9 @@
 //! Futures that register a cancellation handler while they wait: an [acquire](acquire()) of a semaphore, and both ends of
 //! a [channel](channel()).
 //!
-//! The state of a waiting future is in the semaphore's [`Slots`] or in the channel, as Kotlin stores continuations in
-//! segments. The future itself has only a reference to this state, and the handler. The cancellation handler of a
-//! future takes three words, whether it is stored [`Inline`] or [`Boxed`].
+//! The state of a waiting future is in [`Slots`] beside the semaphore, or in the channel. (Kotlin similarly stores
+//! continuations in segments.) The future itself has only a reference to this state, and its cancellation handler. The
+//! handler has a size of three words, whether it is stored [`Inline`] or [`Boxed`].
 
 mod acquire;
 mod channel;
@@ -17,26 +17,26 @@ pub trait Cancel: Send + 'static {
     fn cancel(self);
 }
 
-/// The place where a cancellation handler is stored.
+/// A way to store a cancellation handler: [`Inline`] or [`Boxed`].
 pub trait Handler: 'static {
-    /// The name of this kind of storage in ids.
+    /// The name of this way of storage in the ids of rows (results).
     const NAME: &'static str;
-    /// The form in which a waiting future stores the handler.
+    /// The type of the stored handler, which a waiting future holds.
     type Kept<C: Cancel>: Send + 'static;
 
-    /// Stores the handler.
+    /// Stores a handler in the form in which a waiting future holds it.
     fn keep<C: Cancel>(cancel: C) -> Self::Kept<C>;
 
-    /// Runs the handler.
+    /// Runs a stored handler.
     fn cancel<C: Cancel>(kept: Self::Kept<C>);
 }
 
-/// The cancellation handler of a waiting future. The handler runs if this value is dropped while the future waits. When
-/// the wait ends, the handler is removed.
+/// The cancellation handler of a waiting future, or `None` while the future does not wait. The handler runs if this
+/// value is dropped while the future waits. When the wait ends, the handler is removed without running.
 struct Waits<H: Handler, C: Cancel>(Option<H::Kept<C>>);
 
 impl<H: Handler, C: Cancel> Waits<H, C> {
-    /// Registers the handler, or removes it without running it.
+    /// Registers a handler, or for `None` removes the handler without running it.
     fn set(&mut self, kept: Option<H::Kept<C>>) {
         self.0 = kept;
     }
@@ -50,7 +50,7 @@ impl<H: Handler, C: Cancel> Drop for Waits<H, C> {
     }
 }
 
-/// Stores the handler in the waiting future.
+/// The way of storage in which the waiting future itself contains the handler.
 #[derive(Debug)]
 pub enum Inline {}
 
@@ -67,7 +67,7 @@ impl Handler for Inline {
     }
 }
 
-/// Stores the handler on the heap.
+/// The way of storage in which the handler is a boxed closure on the heap.
 #[derive(Debug)]
 pub enum Boxed {}
 
@@ -84,7 +84,7 @@ impl Handler for Boxed {
     }
 }
 
-/// The size of a handler in bytes, which [`Boxed`] allocates.
+/// The size of a handler in bytes. [`Boxed`] allocates this number of bytes for each handler.
 pub const HANDLER: u64 = 24;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The user who called the command. Under `sudo`, the started program runs as that user (unless `--root` is given), and
 //! the written files belong to that user.
 //!
-//! [`Caller::act`] works with the user's rights inside this process. It changes the effective ids of the calling
-//! thread only, and changes them back afterwards. The ids of other threads stay root's.
+//! [`Caller::act`] calls a function with the user's rights inside this process. It changes the effective ids of the
+//! calling thread only, and changes them back afterwards. The ids of other threads stay root's.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use uzers::{get_user_by_uid, get_user_groups};
 use crate::command::terminal::{Failure, Result, failed, say};
 use crate::process::Process;
 
-/// The number that means "leave unchanged" for `setresuid` and `setresgid`. It is not a valid user or group.
+/// The number that means "leave unchanged" for `setresuid` and `setresgid`. It is not a valid user or group id.
 const UNCHANGED: u32 = u32::MAX;
 
 /// A user as whom a program can be run.
@@ -31,8 +31,8 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Returns the user who called this command through `sudo` or `pkexec`, or `None` if no other user has called it in
-    /// this way.
+    /// Returns the user who called this command through `sudo` or `pkexec`. Returns `None` if the command was not
+    /// called in this way, or if root has done so.
     pub(crate) fn behind_sudo() -> Result<Option<Self>> {
         if !geteuid().is_root() {
             return Ok(None);
@@ -43,8 +43,9 @@ impl Caller {
         Ok(Some(Self::of(uid, id("SUDO_GID")?)))
     }
 
-    /// Returns the user with this id, in this group or, if no group is given, in the user's primary group (for a user
-    /// that the system does not know, in the group with the same number).
+    /// Returns the user with the id `uid`. The primary group is `gid` or, if `gid` is `None`, the user's primary group
+    /// on this system. If `gid` is `None` and the system does not know the user, the primary group is the group with
+    /// the number `uid`.
     pub(crate) fn of(uid: u32, gid: Option<u32>) -> Self {
         let user = get_user_by_uid(uid);
         let gid = gid.or(user.as_ref().map(|user| user.primary_group_id())).unwrap_or(uid);
@@ -59,9 +60,9 @@ impl Caller {
         Self { uid, gid, groups, known }
     }
 
-    /// Calls `work` with the rights of this user, and restores root's rights afterwards. So it does no harm if the
-    /// paths that `work` uses lead to unexpected places. The real user id stays root's, so the user can neither trace
-    /// nor signal the process.
+    /// Calls `work` with the rights of this user, and restores root's rights afterwards. So even if paths that `work`
+    /// uses lead to unexpected places, `work` can do nothing that the user could not do. The real user id stays root's,
+    /// so the user can neither trace (`ptrace`) nor signal this process.
     pub(crate) fn act<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let problem = |e| failed(format!("acting as user {}", self.uid))(e);
         let _back = RootGuard { groups: getgroups().map_err(problem)?, gid: getegid() };
@@ -70,8 +71,8 @@ impl Caller {
     }
 }
 
-/// Sets the effective user and group ids of the calling thread; if `is_final`, sets all of its ids, irrevocably.
-/// The first of `groups` becomes the primary group.
+/// Sets the effective user id, the effective group id and the groups of the calling thread. If `is_final` is true, also
+/// sets the real and saved ids, and the change can't be undone. The first of `groups` becomes the primary group.
 pub(crate) fn take_on(uid: u32, groups: &[u32], is_final: bool) -> rustix::io::Result<()> {
     let gid = *groups.first().ok_or(Errno::INVAL)?;
     if [uid, gid].contains(&UNCHANGED) {
@@ -95,9 +96,9 @@ fn id(variable: &str) -> Result<Option<u32>> {
     }
 }
 
-/// Returns the groups of the nearest ancestor process that runs as this user. These may include groups without a
-/// name, and groups that the user joined after the login (`newgrp`). The program may have all of these groups,
-/// because the user's processes may share their groups with each other.
+/// Returns the groups of the nearest ancestor process that runs as this user. Among these may be groups without a name,
+/// and groups that the user joined after the login (`newgrp`). The program may get all of these groups, because a
+/// process of the user already has them.
 fn groups_of_ancestor(uid: u32) -> Option<Vec<u32>> {
     let mut process = Process::this();
     loop {
@@ -123,7 +124,7 @@ impl Drop for RootGuard {
             .and_then(|()| set_thread_res_gid(None, self.gid, None))
             .and_then(|()| set_thread_groups(&self.groups));
         if let Err(e) = done {
-            // With the ids of two users mixed, nothing after this can be done safely.
+            // The thread may now have ids of two users, with which nothing can be done safely. So the command ends.
             say(format_args!("taking root's rights back: {e}"));
             std::process::exit(125);
         }

@@ -1,7 +1,8 @@
 //! `atrace doctor`: prints the doctor's report about each of the named processes.
 //!
-//! Any user may start any number of processes with a name. As root, the processes of this user are examined first, and
-//! each other user's processes get [one second](PATIENCE) together. The rest is only counted.
+//! Any user may start any number of processes that have the given name, so the time for other users is limited. The
+//! processes of the command's user are examined first. If the command runs as root, the processes of each other user
+//! then get [one second](PATIENCE) in total. Processes that were not examined in this time are only counted.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +22,9 @@ pub(crate) struct DoctorArgs {
     patient: Option<String>,
 }
 
-/// Prints the reports. Returns the exit status, which is 0 only if, in each examined process, an event that is written
-/// now would arrive. For a program that does not run, the status is also 0 if `atrace run` would record the program.
+/// Prints the reports. Returns the exit status, which is 0 only if all found processes were examined and, in each of
+/// them, an event that is written now would arrive at its destination. For a program that does not run, the status is
+/// also 0 if `atrace run` would record the program.
 pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     let mut all_arrive = true;
     let mut show = |report: Report| {
@@ -71,8 +73,8 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     Ok(u8::from(!all_arrive || !missed.is_empty()))
 }
 
-/// Returns the id of the user who started a process, also if the program has root's rights (set-user-id). Returns
-/// `u32::MAX` for a process that has ended.
+/// Returns the id of the user who started a process, even if the process has root's rights because its program is
+/// set-user-id. Returns `u32::MAX` for a process that has ended.
 fn uid(process: Process) -> u32 {
     process.status().as_ref().and_then(user).map_or(u32::MAX, |user| user.uid)
 }

@@ -10,8 +10,8 @@
 //! - `stores`: the users' property stores, which are opened with the rights of their users;
 //! - `buffer`: the kernel's ring buffers;
 //! - `file`: the file of a recording;
-//! - `notes`: notes for the next command, in case this command is killed;
-//! - `caller`: the user who called the command; `terminal`: the output.
+//! - `notes`: files that tell the next command what to restore if this command is killed;
+//! - `caller`: the user who called the command; `terminal`: output and errors on the terminal.
 
 mod buffer;
 mod caller;

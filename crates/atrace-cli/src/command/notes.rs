@@ -1,5 +1,6 @@
-//! Notes for the next command, in case a command is killed: the patterns that must be switched off, the file to which
-//! the command's recording must be saved, and the settings of the kernel's top-level buffer that must be restored.
+//! Notes for the next command, in case a command is killed. A note is a file. It has the patterns that must be switched
+//! off, the path to which the command's recording must be saved, and the settings of the kernel's top-level buffer that
+//! must be restored.
 //!
 //! # Format
 //!
@@ -11,26 +12,25 @@
 //! 3. a line for each pattern that is about to be added to a store, with the number of times that the store listed the
 //!    pattern before;
 //! 4. `done`, after the patterns were added to a store;
-//! 5. `top`: a file of the kernel's top-level buffer that is about to be changed, and its old content;
-//! 6. `set`: a file of that buffer, and its content when the recording begins;
-//! 7. `undone`, which cancels the patterns of a store, or `saved`, which cancels the output and the files of the top-level
-//!    buffer.
+//! 5. `top`: a file with a setting of the kernel's top-level buffer that is about to be changed, and its old content;
+//! 6. `set`: a file with a setting of the top-level buffer, and its content when the recording begins;
+//! 7. `undone`, which cancels the patterns of a store, or `saved`, which cancels the lines `output`, `top` and `set`.
 //!
-//! Paths, patterns and contents are in hexadecimal. A note is removed when all its work is done. A note stays if a part
-//! of its work has failed; a later command tries again.
+//! Paths, patterns and contents are in hexadecimal. A note is removed when everything that it lists is done. If a part
+//! has failed, the note stays, and a later command tries again.
 //!
 //! # Recovery
 //!
-//! A command that finds the note of a process that has ended locks the note and does the work: [`sweep`] switches
-//! the patterns off; the recordings in [`unsaved`] and [`left_in_top`] are saved by `buffer::sweep`. A note from before the last boot
-//! is removed, because its stores and buffers no longer exist.
+//! If a command finds a note whose writer has ended, the command locks the note and does what it lists: [`sweep`]
+//! switches the patterns off, and `buffer::sweep` saves the recordings that [`unsaved`] and [`left_in_top`] return. A
+//! note from before the last boot is removed, because its stores and buffers no longer exist.
 //!
 //! # The folder
 //!
-//! No other user can write to the folder with the notes of a user's commands. On Android, the folder of each user, also
-//! of root, is `/data/local/tmp/atrace-UID`. On other systems, root's folder is `/run/atrace`, and the folder of
-//! another user is the folder of the user's property store, `/dev/shm/atrace-UID`. A folder is used only if it belongs
-//! to this user and no other user has access.
+//! The notes of each user's commands are in a folder to which no other user can write. On Android, the folder of each
+//! user, including root, is `/data/local/tmp/atrace-UID`. On other systems, root's folder is `/run/atrace`, and the
+//! folder of another user is the folder of the user's property store, `/dev/shm/atrace-UID`. A command uses the folder
+//! only if it belongs to the command's user and no other user has access.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -69,7 +69,8 @@ pub(crate) struct Writer {
 impl Writer {
     fn of(pid: u32) -> Option<Self> {
         let stat = Process(pid).read("stat")?;
-        // The name in parentheses may contain any byte. The start time is the 20th field after it.
+        // The process's name is in parentheses and may contain any byte. The start time is the 20th field after the
+        // name.
         let start = String::from_utf8_lossy(&stat).rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
         Some(Self { pid, start })
     }
@@ -129,8 +130,8 @@ impl Folder {
         Path::new("/proc/self/fd").join(self.0.as_raw_fd().to_string()).join(name)
     }
 
-    /// Returns the names of the notes and the processes that wrote them; if a process has ended, also returns the
-    /// lock of its note, unless another command holds that lock.
+    /// Returns the names of the notes and the processes that wrote them. If a process has ended, locks its note and
+    /// also returns the lock, unless another process holds that lock.
     fn notes(&self) -> impl Iterator<Item = (String, Writer, Option<File>)> {
         let entries = fs::read_dir(self.file("")).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -146,20 +147,21 @@ impl Folder {
         OpenOptions::new().read(true).custom_flags(flags).open(self.file(name))
     }
 
-    /// Reads a note. Returns `None` if it is invalid, and an error if it can't be read.
+    /// Reads a note. Returns `None` if the note is invalid, and an error if the note can't be read.
     fn read(&self, name: &str) -> io::Result<Option<NoteText>> {
         let mut text = Vec::new();
         self.open_note(name)?.take(LENGTH).read_to_end(&mut text)?;
         Ok(str::from_utf8(&text).ok().and_then(NoteText::parse))
     }
 
-    /// Reads a note of this boot. Returns `None` if there is no such note, or it can't be read.
+    /// Reads a note. Returns `None` if the note was not written since the last boot, is invalid, or can't be read.
     fn read_present(&self, name: &str) -> Option<NoteText> {
         self.read(name).ok()?.filter(|text| text.boot == boot())
     }
 
-    /// Creates the note of this process. Returns its name and a file that holds its lock. While the lock is held, no
-    /// other command [claims](Self::claim) the note, even if it can't see this process, as in another PID namespace.
+    /// Creates the note of this process. Returns the note's name and an open file that holds its lock. While the lock
+    /// is held, no other command [claims](Self::claim) the note, not even a command in another PID namespace, which
+    /// can't see this process.
     pub(crate) fn write(&self, text: &str) -> io::Result<(String, File)> {
         let this = Writer::of(std::process::id()).ok_or(ErrorKind::Unsupported)?;
         let name = format!("{PREFIX}{}-{}", this.pid, this.start);
@@ -179,8 +181,8 @@ impl Folder {
         let _ = fs::remove_file(self.file(name));
     }
 
-    /// Locks a note for this command, as long as the returned file is open. Returns `None` if the note's writer still
-    /// holds the lock, or if another command has locked or removed the note.
+    /// Locks a note for this command. The lock is held as long as the returned file is open. Returns `None` if the
+    /// note's writer still holds the lock, or if another command has locked or removed the note.
     fn claim(&self, name: &str) -> Option<File> {
         let file = self.open_note(name).ok()?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -193,10 +195,10 @@ fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// The first word of the line which says that the patterns of a store were added.
+/// The first word of a line which says that the patterns of a store were added.
 const DONE: &str = "done";
 
-/// The first word of the line which says that the patterns of a store were removed.
+/// The first word of a line which says that the patterns of a store were removed.
 const UNDONE: &str = "undone";
 /// The line which says that the recording of a note no longer has to be saved, and the top-level buffer no longer has
 /// to be restored.
@@ -214,14 +216,15 @@ const SET: &str = "set";
 /// Files of the top-level buffer, and their contents.
 pub(crate) type Settings = Vec<(PathBuf, String)>;
 
-/// A pattern that a recording adds to a store.
+/// An entry of a note: a pattern that the recording adds to a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NotedPattern {
     /// The user who owns the store, or `None` if `path` alone identifies the store.
     pub(crate) uid: Option<u32>,
     pub(crate) path: PathBuf,
-    /// How often the store listed the pattern before the recording added it. The pattern is removed only if the store
-    /// lists it more often. The value is 0 once it is known that the pattern was added.
+    /// The number of times that the store listed the pattern before the recording added it. The pattern is removed only
+    /// if the store lists it more than this number of times. The number is 0 once it is known that the pattern was
+    /// added.
     pub(crate) before: usize,
     pub(crate) pattern: String,
 }
@@ -257,7 +260,7 @@ impl Destination {
     }
 }
 
-/// The content of a note, without the parts that are cancelled.
+/// The content of a note, without the lines that a later line cancels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NoteText {
     /// The id of the boot in which the note was written.
@@ -266,7 +269,7 @@ pub(crate) struct NoteText {
     pub(crate) entries: Vec<NotedPattern>,
     /// The files of the top-level buffer that the command has changed, and their old contents.
     pub(crate) top: Settings,
-    /// The settings of the top-level buffer when the recording began, or nothing if it has not begun.
+    /// The settings of the top-level buffer when the recording began, or no settings if the recording has not begun.
     pub(crate) set: Settings,
 }
 
@@ -313,7 +316,7 @@ impl NoteText {
         Some(parsed)
     }
 
-    /// Returns whether the note's recording must be saved, or the top-level buffer restored.
+    /// Returns whether the note's recording must be saved, or the top-level buffer must be restored.
     fn has_recording(&self) -> bool {
         self.output.is_some() || !self.top.is_empty()
     }
@@ -342,20 +345,20 @@ fn path_of(hex: &str) -> Option<PathBuf> {
     Some(OsString::from_vec(bytes(hex)?).into())
 }
 
-/// The note of this command. Dropping the `Note` removes the patterns that the command has added, and cancels the
-/// output and the changes of the top-level buffer. A forked child that drops its copy changes nothing.
+/// The note of this command. Dropping the `Note` removes the patterns that the command has added, and cancels the lines
+/// about the output and the top-level buffer. A forked child that drops its copy changes nothing.
 pub(crate) struct Note {
     folder: Folder,
     name: String,
     entries: Vec<NotedPattern>,
-    /// Whether the recording is left to the next command.
+    /// Whether the next command has to save the recording and to restore the top-level buffer.
     is_left: bool,
     by: Generation,
     _lock: File,
 }
 
 impl Note {
-    /// Writes the note, with the file to which the recording must be saved.
+    /// Creates the note, with the path to which the recording must be saved.
     pub(crate) fn write(output: &Path, owner: Option<&Caller>) -> Result<Self> {
         let what = || format!("writing down in {} what is recorded", Folder::path().display());
         let output = std::path::absolute(output).map_err(failed(what()))?;
@@ -366,12 +369,13 @@ impl Note {
         Ok(Self { folder, name, entries: Vec::new(), is_left: false, by: generation(), _lock: lock })
     }
 
-    /// Adds the files of the top-level buffer that are about to be changed, with their contents.
+    /// Adds to the note the files of the top-level buffer that are about to be changed, with their contents.
     pub(crate) fn change_top(&self, before: &Settings) -> Result {
         self.add_settings(TOP, before)
     }
 
-    /// Adds the settings of the top-level buffer, before the recording begins.
+    /// Adds to the note the settings of the top-level buffer with which the recording begins. Call this before the
+    /// recording begins.
     pub(crate) fn set_top(&self, set: &Settings) -> Result {
         self.add_settings(SET, set)
     }
@@ -384,13 +388,14 @@ impl Note {
         self.folder.add(&self.name, &lines).map_err(failed("writing down what is changed"))
     }
 
-    /// Leaves it to the next command to save the recording and to restore the top-level buffer.
+    /// Keeps the note when the `Note` is dropped, so that the next command saves the recording and restores the
+    /// top-level buffer.
     pub(crate) fn leave(&mut self) {
         self.is_left = true;
     }
 
-    /// Adds patterns to the note and then to the stores. `patterns` returns the patterns for a store. If this fails for
-    /// the store of another user, a message says so, and the other stores are not affected.
+    /// Adds patterns to the note and then to the stores. `patterns` returns the patterns for a store. If the patterns
+    /// can't be added to another user's store, a message says so, and the other stores are not affected.
     pub(crate) fn switch_on(&mut self, patterns: impl Fn(&Store) -> Vec<String>, stores: &[Store]) -> Result {
         // The contents are read again, because other commands may have switched patterns in the meantime.
         for (store, now) in stores::perform(stores, |_| Work::Look) {
@@ -402,11 +407,11 @@ impl Note {
         }
         let lines: String = self.entries.iter().map(NotedPattern::line).collect();
         self.folder.add(&self.name, &lines).map_err(failed("writing down what is switched on"))?;
-        // The patterns are listed once more, even if they are listed already.
+        // The limit `usize::MAX` makes the store list each pattern once more, even if it is listed already.
         let enable = |store: &Store| patterns(store).into_iter().map(|it| (it, usize::MAX)).collect();
         let (mut done, mut refused) = (String::new(), Ok(()));
         for (store, result) in stores::perform(stores, |store| Work::Enable(enable(store))) {
-            // After an error it is unknown whether the patterns are on, so the entries keep their count.
+            // After an error it is unknown whether the patterns were added to the store, so `before` is not set to 0.
             if let Err(e) = result {
                 refused = refused.and(stores::refuse(store, &e));
                 continue;
@@ -418,7 +423,8 @@ impl Note {
         refused
     }
 
-    /// Removes the patterns that this command has added. If that fails, the next command tries it again.
+    /// Removes from the stores the patterns that this command has added. If that fails, the next command tries it
+    /// again.
     pub(crate) fn switch_off(&mut self) {
         self.entries = take_back(&self.folder, &self.name, &self.entries);
     }
@@ -435,7 +441,8 @@ impl Drop for Note {
     }
 }
 
-/// Cancels the output of a note. `was_all` means that the patterns are cancelled already; the note is then removed.
+/// Cancels the lines `output`, `top` and `set` of a note. `was_all` means that no patterns are left in the note; the
+/// whole note is then removed.
 fn strike(folder: &Folder, name: &str, was_all: bool) {
     if was_all {
         folder.remove(name);
@@ -444,8 +451,8 @@ fn strike(folder: &Folder, name: &str, was_all: bool) {
     }
 }
 
-/// Removes the patterns that a recording has added, and cancels them in its note. Prints failures, and returns the
-/// patterns that could not be removed.
+/// Removes from the stores the patterns that a recording has added, and cancels them in its note. Prints failures, and
+/// returns the patterns that could not be removed.
 fn take_back(folder: &Folder, name: &str, entries: &[NotedPattern]) -> Vec<NotedPattern> {
     let mut stores: Vec<Store> = Vec::new();
     for entry in entries {
@@ -472,7 +479,7 @@ fn take_back(folder: &Folder, name: &str, entries: &[NotedPattern]) -> Vec<Noted
     left
 }
 
-/// The patterns that running recordings have added.
+/// The patterns that running recordings have added to stores, with the process ids of the recordings.
 #[derive(Default)]
 pub(crate) struct Running(Vec<(u32, NotedPattern)>);
 
@@ -490,7 +497,7 @@ pub(crate) fn sweep() -> Running {
     let mut running = Running::default();
     let Ok(folder) = Folder::open() else { return running };
     for (name, writer, claim) in folder.notes() {
-        // A later command tries to read the note again.
+        // If the note can't be read, it stays, and a later command tries again to read it.
         let Ok(text) = folder.read(&name) else { continue };
         if claim.is_none() {
             let entries = text.unwrap_or_default().entries;
@@ -530,8 +537,8 @@ pub(crate) fn unsaved() -> Vec<(u32, Destination)> {
     folder.notes().filter_map(|(name, writer, claim)| Some((writer.pid, claim.and(output(&name))?))).collect()
 }
 
-/// A recording in the kernel's top-level buffer whose command was killed, or could not save it. No other command gets
-/// this recording as long as the value exists.
+/// A recording in the kernel's top-level buffer whose command was killed or could not save the recording. No other
+/// command gets this recording as long as the `LeftInTop` exists.
 pub(crate) struct LeftInTop {
     pub(crate) pid: u32,
     pub(crate) text: NoteText,
@@ -540,7 +547,8 @@ pub(crate) struct LeftInTop {
 }
 
 impl LeftInTop {
-    /// Cancels this part of the note, after the recording was saved and the buffer restored.
+    /// Cancels the part of the note about the top-level buffer. Call this after the recording was saved and the buffer
+    /// was restored.
     pub(crate) fn done(self) {
         if let Ok(folder) = Folder::open() {
             strike(&folder, &self.name, self.text.entries.is_empty());
@@ -548,8 +556,8 @@ impl LeftInTop {
     }
 }
 
-/// Returns the recordings in the kernel's top-level buffer: the process ids of their commands and, if the recording
-/// must be saved and no other command does it, the recording.
+/// Returns the recordings in the kernel's top-level buffer: for each, the process id of its command and, if the command
+/// has ended and no other command saves the recording, a [`LeftInTop`].
 pub(crate) fn in_top() -> Vec<(u32, Option<LeftInTop>)> {
     let Ok(folder) = Folder::open() else { return Vec::new() };
     let in_top = |(name, writer, claim): (String, Writer, Option<File>)| {

@@ -57,7 +57,7 @@ pub(crate) fn on(args: &SwitchArgs) -> Result {
             Some(ProcessData { process, .. }) => {
                 let own = geteuid();
                 let is_foreign = !own.is_root() && process.uid() != Some(own.as_raw());
-                // Otherwise the reason was printed above: the store could not be changed.
+                // If the process is not another user's, the reason was printed above: the store could not be changed.
                 let why = if is_foreign { ": only root can switch programs of other users" } else { "" };
                 say(format_args!("{process} matches, but its tracing was not switched on{why}"));
             }
@@ -122,8 +122,8 @@ pub(crate) fn status() -> Result {
         let of_store: Vec<_> = processes.iter().filter(|process| store.is_of(process)).collect();
         let (start, mut is_late) = (Instant::now(), false);
         for (index, pattern) in patterns.iter().enumerate() {
-            // A recording adds its pattern after those that are listed already, so the last entries are the
-            // recordings'.
+            // A recording appends its pattern to the list. So if a pattern is listed several times, the last entries
+            // are those of running recordings.
             let later = patterns[index + 1..].iter().filter(|other| *other == pattern).count();
             let why = match running.of(&store, pattern).nth(later) {
                 Some(pid) => format!(": on because recording {pid} runs"),
@@ -132,7 +132,7 @@ pub(crate) fn status() -> Result {
             print(&format!("  pattern {}{why}", shown(pattern)));
             let pattern = CString::new(pattern.as_str()).unwrap_or_default();
             for data in &of_store {
-                // The users choose the patterns and names, and may choose some that take long to compare.
+                // Users choose the patterns and the names of processes, and may choose texts that take long to compare.
                 if is_late {
                     break;
                 }

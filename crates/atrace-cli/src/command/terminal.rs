@@ -30,8 +30,7 @@ impl Failure {
     }
 }
 
-/// Returns a function that turns an error `e` into a failure, whose text says that `what` failed because of
-/// `e`.
+/// Returns a function that turns an error `e` into a failure with the text `what: e`.
 pub(crate) fn failed<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Failure {
     move |e| Failure::new(format!("{what}: {e}"))
 }
@@ -58,10 +57,10 @@ pub(crate) fn quoted_path(path: &Path) -> String {
     quoted(path.as_os_str().as_bytes())
 }
 
-/// The first error that occurred when output was printed.
+/// The first error that occurred while a line was printed to stdout.
 static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
 
-/// Prints a line of the output. If that fails, [`unprinted`] returns the error.
+/// Prints a line to stdout. If that fails, the error is stored, and [`unprinted`] returns it.
 pub(crate) fn print(line: &str) {
     let mut stdout = io::stdout();
     if let Err(e) = writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
@@ -69,15 +68,15 @@ pub(crate) fn print(line: &str) {
     }
 }
 
-/// Stores an error of printing. A closed pipe does not count as an error, because the reader of the pipe has ended on
-/// purpose.
+/// Stores an error that occurred while a line was printed. A closed pipe does not count as an error, because the reader
+/// of the pipe has probably ended on purpose.
 pub(crate) fn note(e: io::Error) {
     if e.kind() != ErrorKind::BrokenPipe {
         let _ = UNPRINTED.set(e);
     }
 }
 
-/// Returns the first error of printing, if there was one.
+/// Returns the first error that occurred while a line was printed to stdout, if there was one.
 pub(crate) fn unprinted() -> Option<Failure> {
     UNPRINTED.get().map(|e| Failure::new(format!("the output is not whole: {e}")))
 }
@@ -87,7 +86,7 @@ pub(crate) fn say(line: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "atrace: {line}");
 }
 
-/// Formats a number with commas between thousands.
+/// Formats a number with a comma before each group of three digits, as in `1,234,567`.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let parts: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();

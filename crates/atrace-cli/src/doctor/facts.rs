@@ -31,7 +31,7 @@
 //! # Format
 //!
 //! An answer is a list of parts (`atrace_sys::privsep::Answer`): one part `name NUL value` for each fact, and the part
-//! `end` after the last.
+//! `end` after the last fact.
 //!
 //! # The published state
 //!
@@ -60,7 +60,7 @@ impl Facts {
         self.0.iter().filter(move |(other, _)| other == name.as_bytes()).map(|(_, value)| &value[..])
     }
 
-    /// Returns the value of a name; if the name occurs several times, the last value counts.
+    /// Returns the value of the fact with this name. If there are several facts with this name, returns the last value.
     pub(super) fn get(&self, name: &str) -> Option<&[u8]> {
         self.all(name).last()
     }
@@ -98,7 +98,7 @@ impl Facts {
     }
 }
 
-/// The lines of a published state. [`atrace::state_page`] lists the keys.
+/// The lines of a published state. The documentation of [`atrace::state_page`] lists the keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published(String);
 
@@ -132,7 +132,7 @@ impl Published {
         number.and_then(|(number, _)| number.parse().ok()).unwrap_or(0)
     }
 
-    /// Returns the number of the marker's descriptor, and the device and inode of its file.
+    /// Returns the number of the marker's descriptor, and the device and inode of the marker's file.
     pub(super) fn marker(&self) -> Option<(u32, (u64, u64))> {
         let mut parts = self.get("marker")?.split(':');
         let fd = parts.next()?.parse().ok()?;
@@ -141,8 +141,8 @@ impl Published {
     }
 }
 
-/// Returns a line. If it ends with an error number (`errno N`), the number is replaced by the system's text
-/// for the error.
+/// Returns the line with a line feed. If the line ends with an error number (`errno N`), the number is replaced by the
+/// system's text for the error.
 fn with_text(line: &str) -> String {
     let parts = line.rsplit_once("errno ").and_then(|(before, code)| Some((before, code.parse().ok()?)));
     match parts {

@@ -1,4 +1,5 @@
-//! Collects the facts about a process with the rights of its user, and changes nothing of another process.
+//! Collects the facts about a process with the rights of the process's user. This module changes nothing in other
+//! processes.
 //!
 //! If the caller is root (not on Android), a [`Worker`] collects the facts: a child process with the ids of the
 //! process's user. If that user is root, too, the work is still done in a child process. Other callers, and a process
@@ -10,12 +11,12 @@
 //! # Connections
 //!
 //! Many processes publish the state of their connection to Perfetto's service. [`connection_states`] collects these
-//! states. For each user there is a child process with the user's ids (not on Android), which reads the states of the
-//! user's processes (`privsep`); the lowest user ids come first. So a user with many processes, or with processes that
-//! block the reader, can't hide the processes of other users. The result lists the users that were not reached in time.
+//! states. For each user, a child process with the user's ids (not on Android) reads the states of the user's processes
+//! (`privsep`). So a user with many processes, or with processes that block the reader, can't hide the processes of
+//! other users. The users with the lowest ids come first. The result lists the users that were not reached in time.
 //!
-//! The answer of a child process comes from a process of the examined user, and may be false. It is accepted only for
-//! the processes about which this child was asked.
+//! The answer of a child process may be false, because the examined user may control the child, which has the user's
+//! ids. From the answer of a child, only the states of processes about which this child was asked are accepted.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -55,7 +56,7 @@ pub(super) struct Published {
 }
 
 /// Returns the user whose ids the child process needs to examine a process: the first user id and the first group id of
-/// the process that are not root's, or root's if there are no others.
+/// the process that are not root's. If a process has only root's ids, returns root.
 ///
 /// If a process has the ids of several users, the kernel may refuse each of these users access to the process.
 pub(crate) fn user(status: &Status) -> Option<User> {
@@ -136,7 +137,7 @@ fn as_path(bytes: &[u8]) -> &Path {
 
 /// Returns whether the target of a descriptor has the name of a file with the state that a process publishes.
 pub(crate) fn is_state(target: &Path) -> bool {
-    // The second is that of kernels without memory files.
+    // The second name is used on kernels without memory files.
     let names = [format!("/memfd:{NAME} "), format!("/dev/shm/{NAME}-")];
     names.iter().any(|name| target.as_os_str().as_bytes().starts_with(name.as_bytes()))
 }
@@ -153,7 +154,7 @@ pub(super) fn page(pid: u32, numbers: &str) -> Page {
         .take(STATES)
         .filter_map(|(fd, _)| probe::read_state(&process.path(&format!("fd/{fd}"))))
         .collect();
-    // In a nested PID namespace a process has several ids.
+    // A process in a nested PID namespace has several ids, and its state has one of them.
     let is_own = |text: &Vec<u8>| {
         let state = Lines::parse(text);
         state.get("pid").is_some_and(|pid| numbers.split_whitespace().any(|number| number == pid))
@@ -236,7 +237,7 @@ pub struct ConnectionStates {
     /// The text that each process published last, by process id. Processes that have never asked for a connection, and
     /// processes that the caller may not examine, are not in this map.
     pub known: BTreeMap<u32, String>,
-    /// The users of whom not all processes were examined, with the reasons.
+    /// The users whose processes were not all examined, with the reasons.
     pub missed: BTreeMap<u32, String>,
 }
 

@@ -54,16 +54,16 @@ use crate::process::{Process, Status};
 
 /// Examines a running process.
 ///
-/// The process is not disturbed. To test whether an event arrives, the calling process itself writes an instant to
-/// the same ring buffer, if it has the permission.
+/// The examination does not disturb the process. To test whether an event arrives, the calling process itself writes an
+/// instant to the same ring buffer, if it has the permission to do so.
 ///
 /// As root, this function forks: see `atrace_sys::privsep`.
 pub fn examine(pid: u32) -> Report {
     examine_as(pid, &mut PATIENCE.clone(), false)
 }
 
-/// Does the same as [`examine`], but waits, and as root collects the facts, only as long as time is `left`, and
-/// subtracts the time that this takes.
+/// Does the same as [`examine`], within the time that is `left`. The durations of pauses and, as root, of collecting
+/// the facts are subtracted from this time.
 pub(crate) fn examine_within(pid: u32, left: &mut Duration) -> Report {
     examine_as(pid, left, true)
 }
@@ -95,9 +95,9 @@ fn examine_as(pid: u32, left: &mut Duration, charges_pauses: bool) -> Report {
     report
 }
 
-/// Examines whether a program could be traced if this user started it now, in the environment of the calling process.
-/// `argv0` is the program's name. Without a name, every pattern counts as one that matches the program. If `atrace
-/// run` can record the program, faults that prevent its events from reaching ATrace are only notes.
+/// Examines whether a program could be traced if the calling process started it now, with its own user and environment.
+/// `argv0` is the program's name. Without a name, every pattern counts as one that matches the program. If `atrace run`
+/// can record the program, faults that prevent its events from reaching ATrace are only notes.
 pub fn examine_program(argv0: Option<&str>) -> Report {
     let (pid, name) = (std::process::id(), argv0.map(|name| name.as_bytes().to_vec()));
     let facts = look::own();
@@ -119,7 +119,7 @@ struct Patient {
     left: Duration,
     /// Whether the pauses before facts are collected again are subtracted from the time that is left.
     charges_pauses: bool,
-    /// Whether the facts could not be collected again, and stay as they are.
+    /// Whether an attempt to collect the facts again has failed. Then the facts stay as they are.
     is_final: bool,
 }
 
@@ -153,7 +153,8 @@ impl Patient {
         self.event(published.is_some(), marker, report);
     }
 
-    /// Collects the facts once more after a pause. If that fails, the old facts are kept, and later calls do nothing.
+    /// Collects the facts once more after a pause. If the collection fails, the old facts are kept, and later calls do
+    /// nothing.
     fn look_again(&mut self, pause: Duration) {
         if self.is_final || self.left.is_zero() {
             return;

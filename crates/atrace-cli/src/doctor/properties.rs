@@ -1,4 +1,4 @@
-//! Checks whether the properties enable tracing in a process, and whether the process has read them.
+//! Checks whether the properties enable tracing in a process, and whether the process has read the properties.
 
 use std::io;
 use std::time::Duration;
@@ -110,10 +110,11 @@ impl Patient {
             let mend = "have it call atrace_set_tracing_enabled(true)";
             report.bad(Topic::Disabled, "the program disabled tracing for itself", mend);
         }
-        // Where no event can be written by ATrace, no thread watches the properties.
+        // If the process can't write events to ATrace, no thread watches the properties.
         let is_nowhere = published.get("sink").is_none_or(|sink| sink == "None");
         let filters = if is_nowhere { 0 } else { published.number("filters").unwrap_or(0) };
-        // A thread that was just started sets its name a little later. On a busy machine it may not run for a while.
+        // A thread that was just started sets its name a little later, on a busy machine much later. So the facts are
+        // collected again after pauses.
         let pauses = [[10; 20].as_slice(), &[100; 20]].concat();
         for (number, pause) in pauses.into_iter().enumerate() {
             if self.facts.is("has_watch") || filters == 0 || number >= 20 && !self.facts.is("has_namesakes") {
@@ -151,7 +152,7 @@ impl Patient {
         };
         let mut is_known = is_noticed(self);
         if !is_known && is_watched {
-            // The watch may be about to read them.
+            // The watching thread may be about to read the properties.
             self.look_again(Duration::from_millis(200));
             is_known = is_noticed(self);
         }

@@ -1,5 +1,5 @@
-//! The findings of the doctor, and their text. The text of a finding and its remedy are one line each on a terminal,
-//! even if they contain text of other users.
+//! The findings of the doctor, and their text. On a terminal, the text of a finding is one line, and so is its remedy,
+//! even if they contain text that comes from other users.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ topics! {
     Buffer: "buffer",
     /// Whether the ring buffer records.
     TracingOn: "tracing_on",
-    /// Whether the ring buffer takes markers.
+    /// Whether the ring buffer takes messages that are written to its marker.
     Markers: "markers",
     /// The property store.
     Properties: "properties",
@@ -65,7 +65,7 @@ topics! {
     Filter: "filter",
     /// Events that could not be written.
     Lost: "lost",
-    /// Whether an event written now arrives.
+    /// Whether an event that is written now arrives in the trace.
     Event: "event",
 }
 
@@ -74,9 +74,9 @@ topics! {
 pub enum Level {
     /// The check found no fault.
     Good,
-    /// A remark. Events arrive in spite of it, or it is unknown whether they arrive.
+    /// A remark: events arrive nevertheless, or it is unknown whether events arrive.
     Note,
-    /// The check found a fault that prevents events from arriving (all events, or those of some kinds), or that
+    /// The check found a fault. The fault prevents events from arriving (all events, or events of some kinds), or it
     /// prevents the doctor from seeing whether events arrive.
     Wrong,
 }
@@ -117,7 +117,7 @@ impl Report {
         self.0.iter().filter(|it| it.level == Level::Wrong)
     }
 
-    /// Adds a finding. Its texts are escaped, and each becomes one line.
+    /// Adds a finding. The text and the remedy are escaped, so that each of them is one line.
     pub(super) fn add(&mut self, topic: Topic, level: Level, text: impl Into<String>, mend: Option<String>) {
         let (text, mend) = (shown(&text.into()).to_string(), mend.map(|mend| shown(&mend).to_string()));
         self.0.push(Finding { topic, level, text, mend });

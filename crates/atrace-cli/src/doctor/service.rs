@@ -62,7 +62,7 @@ impl Patient {
             }
             return is_alone;
         }
-        // The connection is there, or is made when a service is.
+        // The connection exists, or the process will connect as soon as a service runs.
         let is_near = state.is_some_and(|state| {
             [": connected", ": can't connect to", ": the connection has ended"]
                 .iter()

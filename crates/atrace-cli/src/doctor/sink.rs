@@ -20,8 +20,8 @@ use crate::process::Process;
 use crate::tracefs::{self, Instance};
 
 impl Patient {
-    /// Reports where the events of the process go. Returns the target, if it is a ring buffer of the kernel or a file,
-    /// and the process can still write to it.
+    /// Reports where the events of the process go. Returns this target if it is a ring buffer of the kernel or a file,
+    /// and if the process can still write to the target.
     pub(super) fn sink(&self, published: &Published, report: &mut Report) -> Option<Written> {
         let kind = published.get("sink").unwrap_or("None");
         let place = published.get("place").unwrap_or_default();
@@ -46,8 +46,8 @@ impl Patient {
                     let mend = "a libcutils of this Android (ro.build.version.sdk), or the right to write to trace_marker";
                     report.bad(Topic::Library, text, mend);
                 }
-                // The library does not tell where it writes. The marker examined below is used for the functions that
-                // the library lacks.
+                // The library does not publish where it writes. The marker examined below is used for the functions
+                // that the library lacks.
             }
             "File" => {
                 report.note(Topic::Backend, format!("events go to the file {place}, not to the kernel"))
@@ -118,9 +118,9 @@ impl Patient {
         }
     }
 
-    /// Reports where the events of a process that does not publish its state will go. On Android, all processes
-    /// without a variable that says otherwise write to one marker; there this function returns the marker's buffer, if
-    /// this process can see the marker. Then `event` tries to write a test event.
+    /// Reports where the events of a process that does not publish its state will go. On Android, all processes write
+    /// to one marker, unless an environment variable names another target. So on Android this function returns the
+    /// buffer of this marker, if the calling process can see the marker. Then `event` tries to write a test event.
     pub(super) fn unknown_sink(&self, report: &mut Report) -> Option<Written> {
         match tracefs::root() {
             Ok(_) => report.good(Topic::Mount, "tracefs is mounted"),
@@ -172,10 +172,10 @@ impl Patient {
     }
 }
 
-/// The target of the events.
+/// The target to which the events of the examined process are written.
 pub(super) enum Written {
     Buffer(Buffer),
-    /// A file that exists.
+    /// A file instead of a ring buffer.
     File,
 }
 
@@ -183,14 +183,14 @@ pub(super) enum Written {
 pub(super) struct Buffer {
     /// The directory of the buffer, or `None` if the calling process can't access it.
     directory: Option<PathBuf>,
-    /// The path by which the calling process can open the marker: a path in its own file system, or the descriptor
-    /// of the examined process.
+    /// The path by which the calling process can open the marker: the marker's path in tracefs, or the path of the
+    /// examined process's descriptor.
     marker: PathBuf,
     identity: (u64, u64),
 }
 
 impl Buffer {
-    /// Returns the ring buffer in a directory of tracefs, or `None` if there is none.
+    /// Returns the ring buffer in a directory of tracefs, or `None` if the directory has no marker.
     fn at(directory: PathBuf) -> Option<Self> {
         let marker = directory.join("trace_marker");
         let data = fs::symlink_metadata(&marker).ok()?;
@@ -201,9 +201,9 @@ impl Buffer {
     fn find(identity: (u64, u64), pid: u32, fd: u32) -> Option<Self> {
         let root = match tracefs::root() {
             Ok(root) => root,
-            // An ordinary user can't read tracefs, so the descriptor of the process, which is this user's, is used.
-            // `open_marker` checks that it is on tracefs. Root could write to files to which the process's user may
-            // not write.
+            // An ordinary user can't read tracefs, so the marker is opened by the descriptor of the examined process,
+            // which belongs to the same user. `open_marker` checks that the file is on tracefs. Root does not use the
+            // descriptor, because root could write to files to which the user of the process may not write.
             Err(_) if !geteuid().is_root() => {
                 return Some(Self {
                     directory: None,
@@ -218,7 +218,7 @@ impl Buffer {
         all.filter_map(Self::at).find(|buffer| buffer.identity == identity)
     }
 
-    /// Reports whether the buffer is on and takes messages to the marker.
+    /// Reports whether the buffer records events, and whether it takes messages to the marker.
     pub(super) fn report(&self, report: &mut Report) {
         let Some(directory) = &self.directory else {
             report.good(Topic::Marker, "open: a marker of the kernel's");
@@ -239,7 +239,7 @@ impl Buffer {
         }
     }
 
-    /// Writes an event from this process and checks whether it arrived. Returns a text with the result.
+    /// Writes an event from the calling process, and checks whether the event arrived. Returns a text with the result.
     fn probe(&self) -> io::Result<&'static str> {
         let mut marker = open_marker(&self.marker, self.identity, self.directory.is_none())?;
         let text = format!("I|{}|atrace doctor", std::process::id());

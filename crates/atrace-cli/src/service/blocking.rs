@@ -2,19 +2,19 @@
 //!
 //! # The problem
 //!
-//! The kernel may block in the last `close` of an open file or socket. Closing a TCP socket with `SO_LINGER` takes as
-//! long as the socket's owner chose, and a producer may send such a socket. This can happen even if no socket is
-//! expected: the kernel closes descriptors that do not fit into the buffer of `recvmsg`, and, when a connection is
-//! closed, descriptors that were never received.
+//! The last `close` of an open file or socket may block in the kernel. For example, closing a TCP socket with
+//! `SO_LINGER` takes as long as the socket's owner chose, and a producer may send such a socket. The service can't
+//! avoid this by receiving no descriptors: the kernel itself closes descriptors that do not fit into the buffer of
+//! `recvmsg`, and closes unreceived descriptors together with their connection.
 //!
 //! # How it works
 //!
-//! The pool's threads make all such calls: they receive messages that carry descriptors, and they close connections
-//! and the descriptors that were sent. The service's own thread makes no such calls.
+//! Only the pool's threads make calls that may block in this way: they receive messages that carry descriptors, close
+//! unusable descriptors, and close connections. The service's own thread makes no such calls.
 //!
-//! The numbers of threads and of waiting tasks are limited. The first thread is started with the pool, so every task is
-//! done eventually. Before the caller adds a task that a producer has caused, it must check
-//! [`has_room`](Blocking::has_room), except at the end of the service.
+//! The numbers of threads and of waiting tasks are limited. The first thread is started together with the pool, so
+//! tasks are done even if no further thread can be started. Before the caller adds a task that a producer has caused,
+//! the caller must check [`has_room`](Blocking::has_room), except at the end of the service.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ pub(super) struct Blocking {
 }
 
 impl Blocking {
-    /// Starts the first thread.
+    /// Creates the pool and starts its first thread.
     ///
     /// # Errors
     ///
@@ -53,7 +53,8 @@ impl Blocking {
         let (queue, open) = (Arc::clone(&self.queue), Arc::clone(&self.open));
         let work = move || {
             loop {
-                // The thread that waits for the next task holds the lock; a thread that does a task does not.
+                // The thread that waits for the next task holds the queue's lock. A thread that runs a task does not
+                // hold it.
                 let task = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 let Ok(task) = task else { return };
                 task();

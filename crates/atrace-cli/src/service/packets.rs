@@ -1,6 +1,6 @@
-//! The fields of a packet that the service reads, and the packets that it writes itself.
+//! The packet fields that the service reads, and the packets that the service itself writes.
 //!
-//! Field numbers are those of Perfetto's `trace_packet.proto` and the messages that it contains.
+//! The field numbers come from Perfetto's `trace_packet.proto` and from the definitions of the messages in a packet.
 
 use atrace_perfetto::clock;
 use atrace_perfetto::proto::{Reader, Value, Writer};
@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::report::Counts;
 
-/// The fields that only the service may write. These fields show which producer a packet comes from, and
+/// The numbers of the fields that only the service may write. These fields show which producer a packet comes from, or
 /// describe the trace.
 const RESERVED: [u32; 9] = [3, 10, 33, 35, 36, 50, 69, 79, 98];
 
@@ -21,9 +21,9 @@ pub(crate) struct Facts {
     pub(crate) is_event: bool,
     /// Whether the packet reports that packets before it were lost.
     pub(crate) tells_loss: bool,
-    /// Whether the packet begins the incremental state anew.
+    /// Whether the packet begins its sequence's incremental state (the definitions that later packets refer to) anew.
     pub(crate) clears_state: bool,
-    /// Whether the packet can't be understood without the incremental state.
+    /// Whether a reader needs the incremental state to decode the packet.
     pub(crate) needs_state: bool,
 }
 
@@ -50,13 +50,13 @@ pub(crate) fn number(message: &[u8], field: u32) -> u64 {
     Reader::first(message, field).map_or(0, Value::number)
 }
 
-/// Returns the bytes in a field of a message. They are empty if the field is missing.
+/// Returns the bytes in a field of a message, or an empty slice if the field is missing.
 pub(crate) fn bytes(message: &[u8], field: u32) -> &[u8] {
     Reader::first(message, field).map_or(&[], Value::bytes)
 }
 
-/// Collects the [`Facts`] about a packet. Returns `None` if the packet can't be parsed, or has a field that only the
-/// service may write.
+/// Collects the [`Facts`] about a packet of a producer. Returns `None` if the packet can't be parsed, or has a field
+/// that only the service may write.
 pub(crate) fn look(packet: &[u8]) -> Option<Facts> {
     let mut fields = Reader::new(packet);
     let mut is_reserved = false;
@@ -71,7 +71,7 @@ pub(crate) fn thread(packet: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::try_from(number).ok()?, bytes(thread, 5)))
 }
 
-/// Collects the [`Facts`] about a stored packet, which is in the format of the file.
+/// Collects the [`Facts`] about a stored packet. `kept` is the packet with the header that it has in the trace file.
 pub(crate) fn look_again(kept: &[u8]) -> Facts {
     facts(Reader::new(bytes(kept, 1)))
 }
@@ -89,7 +89,7 @@ pub(crate) fn source_config(config: &mut Writer<'_>, buffer: u32, waits: bool) {
     });
 }
 
-/// Returns a packet of at most `room` bytes, which `body` writes. The packet is empty if it would be longer.
+/// Returns the packet that `body` writes, or an empty packet if it would be longer than `room` bytes.
 pub(crate) fn packet(room: usize, body: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     let mut bytes = vec![0; room];
     let mut writer = Writer::new(&mut bytes);
@@ -101,7 +101,7 @@ pub(crate) fn packet(room: usize, body: impl FnOnce(&mut Writer<'_>)) -> Vec<u8>
 
 /// Returns a packet with a snapshot of the system's clocks.
 pub(crate) fn clocks() -> Vec<u8> {
-    // Numbers of `BuiltinClock`.
+    // The numbers are the values of Perfetto's enum `BuiltinClock`.
     let clocks = [
         (6, ClockId::Boottime),
         (1, ClockId::Realtime),

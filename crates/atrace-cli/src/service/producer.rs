@@ -1,9 +1,9 @@
 //! One producer: its requests, its memory, and its packets.
 //!
-//! All data in this module is untrusted. Data that breaks the protocol is a [`Fault`]: the producer is disconnected,
-//! but its earlier packets stay in the trace. A packet whose fields can't be parsed is only left out. This module has
-//! no socket: bytes come in through [`Producer::receive`] and go out through `outbox`. So the module can be tested and
-//! fuzzed without a socket.
+//! All data in this module is untrusted. Data that breaks the protocol causes a [`Fault`]: the producer is
+//! disconnected, but its earlier packets stay in the trace. A packet whose fields can't be parsed is only left out of
+//! the trace. This module has no socket: bytes come in through [`Producer::receive`] and go out through `outbox`. So
+//! the module can be tested and fuzzed without a socket.
 //!
 //! # The order of requests
 //!
@@ -15,7 +15,7 @@
 //!
 //! # Scraping
 //!
-//! A producer may be killed before it commits its chunks. So the service also reads the memory without a
+//! A producer may be killed before it commits its chunks. So the service also reads the producer's memory without a
 //! request ([`Producer::scrape`]): at intervals, before a ring is saved, and when the connection ends.
 
 use std::collections::{BTreeSet, HashMap};
@@ -36,7 +36,7 @@ use super::sequence::{PacketTarget, Room, Sequence};
 use super::storage::StoredPackets;
 use super::{Fault, Result, SOURCE};
 
-/// The methods of the service. A method's number is its index in this list plus 1.
+/// The methods that producers may invoke. A method's number is its index in this list plus 1.
 const METHODS: [&str; 12] = [
     "InitializeConnection",
     "RegisterDataSource",
@@ -52,13 +52,13 @@ const METHODS: [&str; 12] = [
     "UpdateDataSource",
 ];
 
-/// The number of the service's only buffer.
+/// The number by which producers name the service's only trace buffer.
 const BUFFER: u32 = 1;
-/// The size of the memory, in bytes, for a producer that offers no memory and requests no valid size.
+/// The size of the shared memory, in bytes, of a producer that offers no memory and requests no valid size.
 const SIZE: usize = 1 << 20;
-/// The maximum length of a producer's name in bytes. The rest is cut off.
+/// The maximum length of names in bytes. A producer's name is cut off there; a longer name of a data source is a fault.
 const NAME_MAX: usize = 255;
-/// The maximum number of bytes that may wait to be sent to a producer that does not read them.
+/// The maximum number of bytes that may wait to be sent to a producer.
 const OUTBOX_MAX: usize = 256 << 10;
 /// The maximum number of data sources of a producer.
 const SOURCES_MAX: usize = 64;
@@ -71,7 +71,7 @@ pub(crate) struct Books {
     pub(crate) counts: Counts,
     /// The number of the sequence that was begun last.
     pub(crate) sequences: u32,
-    /// The size of the memory of all producers in bytes.
+    /// The total size of the shared memory of all producers in bytes.
     pub(crate) mapped: usize,
     /// Patterns for the names of the producers that are recorded. If there are none, all producers are
     /// recorded.
@@ -80,9 +80,9 @@ pub(crate) struct Books {
     pub(crate) sessions: u32,
     /// Whether data sources must not be started at present.
     pub(crate) is_paused: bool,
-    /// Whether the threads of the producers wait for room before they lose an event.
+    /// Whether the producers' threads wait for room in the shared memory before an event is lost.
     pub(crate) waits: bool,
-    /// The size of all producers' unfinished data in bytes.
+    /// The size in bytes of all producers' unfinished data (see `sequence`).
     pub(crate) unfinished: usize,
     /// The amount of work that was done for all producers: the number of bytes that were received or copied.
     pub(crate) work: u64,
@@ -92,7 +92,7 @@ impl Books {
     /// Returns the state of a service without producers.
     pub(crate) fn new(kept: StoredPackets, patterns: Vec<CString>, sessions: u32, waits: bool) -> Self {
         let counts = Counts::default();
-        // Sequence 1 is the service's own.
+        // Sequence 1 belongs to the service itself.
         Self {
             kept,
             counts,
@@ -107,13 +107,13 @@ impl Books {
         }
     }
 
-    /// Returns whether a producer may have memory of this size. A producer may have an eighth of the memory that is
-    /// left, and always the usual size.
+    /// Returns whether a producer may have memory of this size. A size up to [`SIZE`] is always allowed, and a larger
+    /// size if it is at most an eighth of the unused part of [`MAPPED_MAX`].
     const fn has_room_for(&self, size: usize) -> bool {
         size <= SIZE || size <= MAPPED_MAX.saturating_sub(self.mapped) / 8
     }
 
-    /// Returns the destination for a writer's packets, which checks, counts and stores each packet. `own` is
+    /// Returns a destination for a writer's packets. The destination checks, counts and stores each packet. `own` is
     /// the size of the producer's unfinished data.
     fn taker<'a>(
         &'a mut self,
@@ -160,16 +160,17 @@ struct Track {
 #[derive(Default)]
 struct Origin {
     whose: PacketOrigin,
-    /// The id of the writer's thread, as the producer describes the thread.
+    /// The id of the writer's thread, as reported by the producer.
     tid: u32,
-    /// The name of the writer's thread, as the producer describes the thread.
+    /// The name of the writer's thread, as reported by the producer.
     name: Vec<u8>,
     has_lost: bool,
 }
 
-/// The maximum length of a thread's name in bytes. The name may be longer than the kernel's.
+/// The maximum length of a thread's name in bytes. A producer may report a longer name than the kernel has for the
+/// thread.
 const THREAD_NAME_MAX: usize = 64;
-/// The maximum number of threads that are listed as having lost events.
+/// The maximum number of a producer's threads that are listed as having lost events.
 const THREADS_MAX: usize = 8;
 /// The prefix of the SDK version that producers of this library report. Such producers count their lost events, and
 /// store the counts in their shared memory.
@@ -209,7 +210,7 @@ pub(crate) struct Producer {
     tracks: HashMap<u16, Track>,
     /// Whether the producer counts the events that it loses.
     is_counting: bool,
-    /// The counts of lost events when the service last read them.
+    /// The producer's counts of lost events, as the service last read them.
     counted: [u32; Loss::ALL.len()],
     lost: [u64; Loss::ALL.len()],
     /// A buffer for the copy of a chunk.
@@ -242,8 +243,8 @@ impl Producer {
         self.memory.as_ref().map_or(0, Foreign::size)
     }
 
-    /// Handles the requests whose last byte is in `bytes`. A frame with a descriptor arrives in one piece, together
-    /// with the descriptor.
+    /// Handles the requests whose last byte is in `bytes`. `file` is the descriptor that arrived with `bytes`. The
+    /// frame to which it belongs must end within `bytes`, because the descriptor is dropped at the end of this call.
     pub(crate) fn receive(&mut self, bytes: &[u8], file: Option<Received>, books: &mut Books) -> Result {
         books.work += bytes.len() as u64;
         self.received = file;
@@ -325,7 +326,8 @@ impl Producer {
         match method {
             "InitializeConnection" => {
                 let is_its_own = self.initialize(arguments, books)?;
-                // The field `using_shmem_provided_by_producer`. The service offers no optional features.
+                // The reply has only the field `using_shmem_provided_by_producer`, because the service offers no
+                // optional features.
                 self.reply(request, |reply| {
                     reply.number(1, is_its_own.into());
                 });
@@ -344,8 +346,8 @@ impl Producer {
                 self.sources.retain(|source| source.name != name);
             }
             "CommitData" => self.commit(arguments, books)?,
-            // `RegisterTraceWriter` is ignored: the writer may have written before it, and these packets were taken
-            // already.
+            // `RegisterTraceWriter` is ignored: the writer's sequence may have begun before this request, with packets
+            // that the service has already read.
             "UnregisterTraceWriter" => {
                 let writer = u16::try_from(number(arguments, 1)).map_err(|_| Fault::Writer)?;
                 if let Some(Track { sequence, origin }) = self.tracks.get_mut(&writer) {
@@ -418,7 +420,7 @@ impl Producer {
         patterns.is_empty() || patterns.iter().any(|pattern| process::matches_name(pattern, &name))
     }
 
-    /// Starts the sources that should be recorded, once the producer accepts commands.
+    /// Starts the data sources that should be recorded, if the producer accepts commands already.
     pub(crate) fn start(&mut self, books: &mut Books) -> Result {
         if self.commands.is_none()
             || books.is_paused
@@ -469,8 +471,7 @@ impl Producer {
         self.command_started(2);
     }
 
-    /// Asks the producer to stop all sources, so that they can be started again later, with other instance
-    /// numbers.
+    /// Asks the producer to stop all sources. The sources can be started again later, with other instance numbers.
     pub(crate) fn pause(&mut self, books: &mut Books) -> Result {
         self.stop();
         for source in self.sources.iter_mut().filter(|source| source.is_started) {
@@ -505,7 +506,8 @@ impl Producer {
     }
 
     fn commit(&mut self, arguments: &[u8], books: &mut Books) -> Result {
-        // A frame names each chunk once at most, so it can't cause more work than the size of the memory.
+        // A valid frame names each chunk once at most, so the size of the producer's memory limits the work for one
+        // frame.
         let work_max = books.work + self.memory() as u64;
         let mut fields = Reader::new(arguments);
         for (_, entry) in fields.by_ref().filter(|(field, _)| *field == 1) {
@@ -532,7 +534,7 @@ impl Producer {
             return Err(Fault::Place);
         }
         if memory.state(page, chunk) != Some(State::Complete) {
-            return Ok(()); // Not complete yet: a later commit or a scrape takes it.
+            return Ok(()); // Not complete yet: a later commit or a scrape reads it.
         }
         if is_ours {
             self.take(page, chunk, true, books)?;
@@ -582,7 +584,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Returns the chunks that are in use, without those that are older than the last chunk that was read.
+    /// Returns the chunks that are in use, except the chunks that are older than the last chunk read from the same
+    /// writer.
     fn present(&self) -> impl Iterator<Item = Present> {
         let chunks = self.memory.iter().flat_map(|memory| {
             (0..memory.touched()).flat_map(move |page| {
@@ -602,8 +605,9 @@ impl Producer {
     pub(crate) fn scrape(&mut self, books: &mut Books) -> Result {
         self.count_lost(books);
         // While the first round goes through the pages, a thread may complete a chunk on a page that the round has
-        // passed, and open its next chunk on a page that comes later. Only this service frees chunks, so the second
-        // round finds all chunks that come before the chunks of the first round.
+        // passed, and open its next chunk on a page that comes later. Then the first round finds the newer chunk but
+        // not the older one. Only this service frees chunks, so the second round finds all chunks that are older than a
+        // chunk of the first round.
         let newest: HashMap<u16, u32> =
             self.present().map(|it| (it.writer, it.age)).fold(HashMap::new(), |mut newest, (writer, age)| {
                 let known = newest.entry(writer).or_insert(age);
@@ -616,8 +620,8 @@ impl Producer {
             .collect();
         found.sort_unstable();
         for Present { page, chunk, .. } in found {
-            // The state is read again: a chunk of this writer may have been completed since. Once a later chunk of a
-            // writer exists, the earlier ones are complete.
+            // The state is read again, because the writer may have completed the chunk since. When a writer has a later
+            // chunk, its earlier chunks are complete.
             let state = self.memory.as_ref().and_then(|memory| memory.state(page, chunk));
             if matches!(state, Some(State::Open | State::Complete)) {
                 self.take(page, chunk, state == Some(State::Complete), books)?;
@@ -627,8 +631,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Makes the kernel remove the pages of the memory from this process. They do not count as this process's memory
-    /// until the process reads them again.
+    /// Makes the kernel remove the pages of the producer's memory from this process. The pages do not count as memory
+    /// of this process until the process reads them again.
     pub(crate) fn forget(&self) {
         if let Some(memory) = &self.memory {
             memory.forget();
@@ -652,10 +656,11 @@ impl Producer {
         }
         for (place, loss) in Loss::ALL.into_iter().enumerate() {
             let count = memory.lost(loss);
-            // A count may decrease: an unmatched end counts as lost until it is written.
+            // A count may decrease: the end of a slice counts as lost if there was no room for it, until the thread
+            // writes the end later.
             let more = i64::from(count.wrapping_sub(self.counted[place]).cast_signed());
             self.counted[place] = count;
-            // A false count changes this producer's part of the sum only.
+            // The counts are not trusted. A false count changes only this producer's part of the sum.
             let others = books.counts.lost.saturating_sub(self.lost[place]);
             self.lost[place] = self.lost[place].saturating_add_signed(more);
             books.counts.lost = others.saturating_add(self.lost[place]);
@@ -673,7 +678,8 @@ impl Producer {
         (lost.events() > 0).then_some(lost)
     }
 
-    /// Removes a producer that has ended: frees its memory and subtracts its share from the limits.
+    /// Removes a producer that has ended: frees its memory, and subtracts its memory and unfinished data from the
+    /// totals of all producers.
     pub(crate) fn leave(self, books: &mut Books) {
         books.unfinished -= self.unfinished;
         books.mapped -= self.memory();

@@ -8,26 +8,27 @@ use std::io;
 pub enum Fault {
     /// The producer sent a frame that can't be parsed, is too long, or is not a request to the producer port.
     Frame,
-    /// The producer sent `InitializeConnection` twice, or another request before the requests that must come first.
+    /// The producer sent `InitializeConnection` twice, or sent a request before the requests that must precede it.
     Order,
     /// The producer's memory can shrink, has a wrong size, or could not be created. The value is the errno.
     Memory(i32),
-    /// The producer named a page or chunk that does not exist.
+    /// The producer named a page or chunk that its shared memory does not have.
     Place,
-    /// The producer used an invalid number of a writer.
+    /// The producer used an invalid number for a writer, which is the source of one sequence of packets.
     Writer,
     /// A packet does not end within its chunk.
     Packet,
-    /// The number of packets in a chunk decreased.
+    /// The number of packets in a chunk was smaller than when the chunk was read before.
     Count,
-    /// The producer sent a patch for bytes outside of the chunk.
+    /// The producer sent an invalid patch (bytes to be filled into a complete chunk), for example one that exceeds the
+    /// chunk.
     Patch,
     /// The producer does not read the service's messages.
     Deaf,
-    /// The producer connected and did not send `InitializeConnection` in time, or before its connection was needed for
-    /// others.
+    /// The producer connected, but sent no `InitializeConnection` within the time limit, or before the connection was
+    /// closed to make room for another connection.
     Silent,
-    /// The producer exceeds a limit, such as the limit of memory.
+    /// The producer exceeds a limit, such as the memory limit.
     TooMuch,
 }
 
@@ -63,11 +64,12 @@ impl fmt::Display for Fault {
 pub struct Counts {
     /// The number of events of programs.
     pub events: u64,
-    /// The number of losses (of one event or several in a row) that a producer has reported or the service has found.
+    /// The number of places in the trace where one event or several in a row are missing, as reported by a producer or
+    /// found by the service.
     pub losses: u64,
     /// The number of lost events, as counted by producers.
     pub lost: u64,
-    /// The part of the `losses` that comes from producers that do not count lost events.
+    /// The number of `losses` of producers that do not count their lost events.
     pub uncounted: u64,
     /// The number of events that arrived and were not stored, because the recording had ended, or because writing to
     /// the file failed.
@@ -77,11 +79,11 @@ pub struct Counts {
     pub invalid: u64,
     /// The number of producers that have connected.
     pub producers: u64,
-    /// The number of connected producers: now or, if the service has ended, at its end.
+    /// The number of producers that are connected or, if the service has ended, were connected when its end began.
     pub connected: u64,
     /// The number of data sources that producers have registered.
     pub sources: u64,
-    /// The number of bytes of the packets.
+    /// The total size of the stored packets in bytes.
     pub bytes: u64,
     /// The number of complete chunks that were read.
     pub chunks: u64,
@@ -89,7 +91,7 @@ pub struct Counts {
     pub patches: u64,
     /// The number of producers that were disconnected because of a [`Fault`].
     pub lies: u64,
-    /// The number of connections that were refused because they came from another user or exceeded a maximum.
+    /// The number of connections that were refused because they came from another user, or because there were too many.
     pub refused: u64,
 }
 
@@ -111,16 +113,18 @@ pub struct Lost {
     pub pid: u32,
     /// The name that the producer has given itself, which is untrusted.
     pub name: Vec<u8>,
-    /// The number of events for which no chunk was free.
+    /// The number of events that were lost because no chunk of the shared memory was free, or because they end a slice
+    /// whose begin was lost.
     pub room: u64,
-    /// The number of events that a signal handler wrote in the middle of another event, or that were written by
-    /// threads without a slot because there were too many threads.
+    /// The number of events that were lost because a signal handler wrote them while its thread was writing another
+    /// event, or because their thread had no slot (there were too many threads).
     pub inside: u64,
-    /// The number of events that were written before the session reached the process.
+    /// The number of events that were lost because they were written before the service had reported its sessions to
+    /// the process.
     pub early: u64,
-    /// The size of the producer's memory in KiB.
+    /// The size of the producer's shared memory in KiB.
     pub kib: u64,
-    /// The threads that have reported losses, with their thread ids and names.
+    /// The thread ids and names of at most eight threads that lost events.
     pub threads: Vec<(u32, Vec<u8>)>,
 }
 
@@ -154,9 +158,9 @@ impl fmt::Display for Ended {
 pub struct Report {
     /// The counts of events, packets and producers.
     pub counts: Counts,
-    /// The first producers that were disconnected.
+    /// The first producers that were disconnected because of a [`Fault`], at most 20.
     pub cut_off: Vec<CutOff>,
-    /// The producers that lost the most events.
+    /// The producers that lost the most events, at most 20.
     pub lost: Vec<Lost>,
     /// The reason why the recording ended early, if it did.
     pub ended: Option<Ended>,

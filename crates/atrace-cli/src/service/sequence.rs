@@ -1,5 +1,5 @@
-//! Puts the packets of one writer together: chunks in their order, packets that span several chunks, and bytes that
-//! are patched later.
+//! Reads the packets of one writer out of the writer's chunks: in the order of the chunks, with packets that span
+//! several chunks, and with bytes that arrive later (*patches*).
 //!
 //! # Chunks
 //!
@@ -22,10 +22,10 @@
 //!
 //! # Memory
 //!
-//! The memory of unfinished data is limited ([`Room`]): incomplete frames, messages that a producer has not read,
-//! packets that continue in another chunk, chunks that wait for patches, and known writers. There is one limit per
-//! connection and one for all connections. A connection gets at most half of the memory that the other connections have
-//! left free, so there is always memory for the next connection.
+//! The memory for unfinished data is limited ([`Room`]). Unfinished data is incomplete frames, messages that a producer
+//! has not read, packets that continue in another chunk, chunks that wait for patches, and the entries of known
+//! writers. There is one limit per connection and one for all connections together. A connection gets at most half of
+//! the memory that the other connections have left free, so there is always memory for the next connection.
 
 use std::collections::VecDeque;
 
@@ -90,8 +90,8 @@ const OF_ONE: usize = 16 << 20;
 /// The maximum amount of unfinished data of all connections together, in bytes.
 const OF_ALL: usize = 64 << 20;
 
-/// The amount of memory for unfinished data that one connection uses, and that all connections use, and the limits of
-/// both.
+/// The amounts of memory that one connection and all connections together use for unfinished data. The methods enforce
+/// the limits.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
     pub(super) own: &'a mut usize,
@@ -118,14 +118,14 @@ impl Room<'_> {
 }
 
 impl Sequence {
-    /// Returns how far a chunk's number is ahead of the last chunk that was read, modulo 2^32. If no chunk was read,
-    /// returns the number itself.
+    /// Returns how far a chunk's number is ahead of the number of the last chunk that was read, modulo 2^32. If no
+    /// chunk was read, returns the number itself.
     pub(super) fn age(&self, number: u32) -> u32 {
         self.last.map_or(number, |last| number.wrapping_sub(last.number))
     }
 
-    /// Begins the sequence of a new writer, which uses the number of an earlier writer again. The chunk numbers start
-    /// anew, and the waiting chunks of the earlier writer will not be patched any more.
+    /// Begins the sequence of a new writer that has the number of an earlier writer. The chunk numbers start anew, and
+    /// the waiting chunks of the earlier writer will not be patched any more.
     pub(super) fn begin_anew(&mut self, to: &mut PacketTarget<'_>) -> Result {
         let done = self.give_up(to);
         self.last = None;
@@ -135,8 +135,8 @@ impl Sequence {
         done
     }
 
-    /// Returns whether nothing of the chunk with this number is left to read: it was read when it was complete, or it
-    /// is older than the last chunk that was read.
+    /// Returns whether nothing of the chunk with this number is left to read: the chunk was read when it was complete,
+    /// or is older than the last chunk that was read.
     pub(super) fn is_over(&self, number: u32) -> bool {
         self.last.is_some_and(|last| match number.wrapping_sub(last.number).cast_signed() {
             0 => last.is_complete,
@@ -144,7 +144,7 @@ impl Sequence {
         })
     }
 
-    /// Reads the packets of a chunk that were not read before. A complete chunk gets no more packets.
+    /// Reads those packets of a chunk that were not read before. No packets are added to a complete chunk.
     pub(super) fn chunk(
         &mut self,
         head: Head,
@@ -164,7 +164,7 @@ impl Sequence {
             }
         }
         if !is_complete && (head.flags & NEEDS_PATCHES != 0 || !self.waiting.is_empty()) {
-            return Ok(()); // It is taken once it is complete.
+            return Ok(()); // The chunk is read when it is complete.
         }
         // The last packet of an incomplete chunk is still being written.
         let whole = if is_complete { head.packets } else { head.packets.saturating_sub(1) };
@@ -257,8 +257,8 @@ impl Sequence {
         self.is_after_loss = true;
     }
 
-    /// Patches a chunk that waits for patches. Returns false if no such chunk waits. After the last patch (`is_last`)
-    /// the chunk waits only for earlier chunks.
+    /// Patches a chunk that waits for patches. Returns false if no chunk with this number waits. After the last patch
+    /// (`is_last`) the chunk waits only for earlier chunks.
     pub(super) fn patch<'a>(
         &mut self,
         number: u32,
@@ -301,8 +301,8 @@ impl Sequence {
         to.room.give(waiting.size());
         let Waiting { head, bytes, taken } = waiting;
         let is_whole = head.flags & NEEDS_PATCHES == 0;
-        // Only the last packet of a chunk can need a patch, because the writer continues that packet in the next
-        // chunk.
+        // Only the last packet of a chunk can need a patch: the writer patches a packet only if the packet continues in
+        // the next chunk.
         let count = if is_whole { head.packets } else { head.packets.saturating_sub(1) };
         let flags = if is_whole { head.flags } else { head.flags & CONTINUES };
         self.packets(flags, &bytes, taken, count, to)?;
@@ -313,7 +313,8 @@ impl Sequence {
     }
 }
 
-/// Splits off the length of a packet: a varint of at most four bytes.
+/// Returns the length of the packet at the start of `bytes`, and the bytes behind the length. The length is a varint of
+/// at most four bytes.
 fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (len, before) = varint(4, |at| bytes.get(at).copied())?;
     Some((len as usize, &bytes[before..]))

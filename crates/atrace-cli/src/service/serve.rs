@@ -3,27 +3,29 @@
 //! # How it works
 //!
 //! One thread serves all producers with `poll`. In each round it gives every connection a *turn*, accepts new
-//! connections, and does the work that is due: reading the producers' memory (`LOOK`), recording the clocks
-//! (`CLOCKS`), asking the producers to write their incremental state anew, and writing to the file.
+//! connections, and does the periodic work that is due: it reads the producers' shared memory (`LOOK`), records the
+//! clocks (`CLOCKS`), asks the producers to write their incremental state (the definitions that later packets refer to)
+//! anew, and writes to the file.
 //!
 //! # Nobody can make it wait
 //!
 //! - The thread never waits for a producer. Messages that a producer does not read stay in memory, up to a limit.
-//! - The thread never receives a descriptor of a producer, and closes only descriptors of memory files, because other
-//!   descriptors could block it. The threads of a pool receive and close descriptors (`blocking`). After a connection
-//!   has sent a descriptor, no bytes are read from it until the pool has received the descriptor.
+//! - The thread never receives a descriptor from a producer, and closes only descriptors of memory files, because
+//!   closing another descriptor could block the thread. The threads of a pool (`blocking`) receive descriptors and
+//!   close all others. After a connection has sent a descriptor, no bytes are read from it until the pool has received
+//!   the descriptor.
 //! - A turn is short (`TURN`), and between two turns the thread checks whether the service was stopped. So producers
 //!   can't keep the service from ending.
 //!
 //! # The end
 //!
-//! At the end, the service stops all data sources and gives the producers the time `END` to answer. Then it reads
-//! the data that is left in their memory, until `FINISH` is over.
+//! At the end, the service stops all data sources and gives the producers the time `END` to answer. Then the service
+//! reads the data that is left in the producers' memory, for about the time `FINISH` at most.
 //!
 //! # Threads
 //!
-//! [`Service`] is a handle of the thread. It sends requests to the thread through a channel, wakes the thread by a
-//! pipe, and stops the thread by a flag.
+//! [`Service`] is a handle of the service's thread. The handle sends requests to the thread through a channel, wakes
+//! the thread by a pipe, and stops the thread by a flag.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -58,12 +60,13 @@ use super::{Fault, Result};
 const LOOK: Duration = Duration::from_secs(1);
 /// The interval at which a snapshot of the clocks is recorded.
 const CLOCKS: Duration = Duration::from_secs(10);
-/// How long a connection may take until it has sent `InitializeConnection`.
+/// The time in which a producer must send `InitializeConnection` after it has connected.
 const SILENCE: Duration = Duration::from_secs(10);
-/// The time that the producers have to stop their data sources.
+/// The time that the producers have, at the end of the service, to stop their data sources.
 const END: Duration = Duration::from_secs(1);
-/// How long the last reading of the producers' memory may take after [`END`]. If this time is over, the memory of the
-/// producer that is being read is still read to its end. A busy machine takes seconds to read 32 MiB.
+/// The time limit for the last reading of the producers' memory, after [`END`]. When this time is over, the reading of
+/// the current producer's memory is still completed, but no other producer's memory is read. A busy machine takes
+/// seconds to read 32 MiB.
 const FINISH: Duration = Duration::from_secs(3);
 /// How long the thread pauses after `accept` or `poll` failed for lack of resources. Without the pause, the thread
 /// would wake up again at once.
@@ -75,8 +78,8 @@ const DESCRIPTORS_LEFT: u64 = 64;
 /// The maximum number of connections. Together with all other open files, the process then has fewer than 256
 /// descriptors.
 const CONNECTIONS_MAX: u64 = 176;
-/// How many connections beyond [`CONNECTIONS_MAX`] may exist that have ended and wait to be closed. If there are more,
-/// no connection is accepted until some are closed.
+/// The number of ended connections that may wait to be closed while [`CONNECTIONS_MAX`] connections are open. If as
+/// many wait, no connection is accepted until some are closed.
 const CLOSING_MAX: usize = 16;
 /// The maximum number of messages with descriptors that are being received, or were received and wait to be handled.
 const RECEIVING_MAX: usize = 16;
@@ -94,7 +97,7 @@ pub struct Service {
     thread: Option<JoinHandle<Report>>,
 }
 
-/// A request of the handle to the service.
+/// A request from the handle ([`Service`]) to the service's thread.
 enum Order {
     /// Save the ring in a file. The result is sent through the channel.
     Save(File, mpsc::Sender<io::Result<()>>),
@@ -114,7 +117,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) patterns: &'a [String],
     /// The number of sessions. All sessions record the same events.
     pub(crate) sessions: u32,
-    /// Whether a thread waits for room, for at most a second at a time, before it loses an event.
+    /// Whether a program's thread waits for room in the shared memory, for at most a second at a time, before an event
+    /// is lost.
     pub(crate) waits: bool,
 }
 
@@ -149,7 +153,7 @@ impl Service {
         Self::start_for(listener, uid, &Terms { sessions, ..Terms::default() }, keep)
     }
 
-    /// Does the same as [`start`](Self::start), with these options. Also returns an error if a pattern
+    /// Does the same as [`start`](Self::start), with the options in `terms`. Also returns an error if a pattern
     /// contains a NUL.
     pub(crate) fn start_for(
         listener: UnixListener,
@@ -192,8 +196,8 @@ impl Service {
             bytes: vec![0; 64 << 10],
         };
         let thread = std::thread::Builder::new().name("atrace-service".to_owned());
-        // If the file exceeds the limit for files (`RLIMIT_FSIZE`), `write` returns an error, and no signal ends the
-        // process.
+        // All signals are blocked in the thread. So if the trace file reaches the process's limit for the size of files
+        // (`RLIMIT_FSIZE`), `write` returns an error, and SIGXFSZ does not end the process.
         let thread = thread::without_signals(|| {
             thread.spawn(move || {
                 serving.run(woken, &received);
@@ -217,8 +221,8 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// Returns the error of writing the file. Also returns an error if the service records into a file, or
-    /// has ended.
+    /// Returns the error of writing the file. Also returns an error if the service records into a file instead of a
+    /// ring, or has ended.
     pub fn save(&self, file: File) -> io::Result<()> {
         let (done, waits) = mpsc::channel();
         let gone = || io::Error::other("the recording has ended");
@@ -234,8 +238,8 @@ impl Service {
         self.order(Order::Switch(is_on, done)).and_then(|()| waits.recv().ok()).is_some()
     }
 
-    /// Returns the ids of the processes that are connected, as the kernel gave them when the processes connected. Returns
-    /// no ids if the service has ended.
+    /// Returns the ids of the processes that are connected, as the kernel reported them when the processes connected.
+    /// Returns no ids if the service has ended.
     pub(crate) fn connected(&self) -> Vec<u32> {
         let (done, waits) = mpsc::channel();
         self.order(Order::Connected(done)).and_then(|()| waits.recv().ok()).unwrap_or_default()
@@ -257,8 +261,8 @@ impl Service {
         Some(())
     }
 
-    /// Ends the service, and returns its results. All events that are in the programs' memory now are recorded, unless
-    /// it takes more than three seconds to read this memory.
+    /// Ends the service, and returns its results. All events that are in the programs' shared memory at the time of the
+    /// call are recorded, unless reading this memory takes more than three seconds.
     pub fn finish(mut self) -> Report {
         self.end()
     }
@@ -300,7 +304,7 @@ type Arrived = rustix::io::Result<(Vec<u8>, Option<Received>)>;
 /// The state of the service's thread.
 struct Serving {
     listener: Option<UnixListener>,
-    /// The time before which no connection is accepted, because `accept` has failed.
+    /// The time at which connections are accepted again after `accept` has failed.
     accepts_from: Instant,
     uid: u32,
     connections: Vec<Connection>,
@@ -310,18 +314,19 @@ struct Serving {
     ended: Vec<Arc<UnixStream>>,
     /// The number of connections whose message the pool is receiving.
     receiving: usize,
-    /// A byte in this pipe means that a message has arrived, or that the pool has room.
+    /// A byte in this pipe means that the pool has received a message, or has room for another task.
     pool_events: PipeReader,
     notify: Arc<PipeWriter>,
     books: Books,
     report: Report,
     events: Arc<AtomicU64>,
     is_to_end: Arc<AtomicBool>,
-    /// The time at which the current phase of the end is over, or `None` before the end has begun.
+    /// The time at which the current phase of the service's end ([`END`] or [`FINISH`]) is over, or `None` before the
+    /// end has begun.
     ends_at: Option<Instant>,
     last_look: Instant,
     last_clocks: Instant,
-    /// The number of recorded bytes when the service last asked for new incremental state.
+    /// The number of recorded bytes when the service last asked the producers for new incremental state.
     cleared: u64,
     clear_each: u64,
     bytes: Vec<u8>,
@@ -371,8 +376,8 @@ impl Serving {
         }
     }
 
-    /// Returns true if no connection may get another turn, because the service must end or the present phase of its end
-    /// is over.
+    /// Returns true if no connection may get another turn, because the service must end, or because the present phase
+    /// of its end is over.
     fn is_due(&self) -> bool {
         match self.ends_at {
             None => self.is_to_end.load(Ordering::Relaxed),
@@ -400,7 +405,7 @@ impl Serving {
             self.serve(&ready);
         }
         self.ends_at = Some(Instant::now() + FINISH);
-        // Producers with less memory come first, so that those with much memory can't use up the time.
+        // Producers with less memory are read first, so that producers with much memory can't use up their time.
         self.connections.sort_by_key(|connection| connection.producer.memory());
         for mut connection in std::mem::take(&mut self.connections) {
             let is_due = self.is_due();
@@ -433,8 +438,8 @@ impl Serving {
             let has_more = if producer.outbox.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
             poll_fds.push(match receiving {
                 Receiving::Here => PollFd::new(socket, PollFlags::IN | has_more),
-                // A placeholder that is never ready. With the socket itself, `poll` would report at once, and in
-                // every round, that the peer has hung up.
+                // A placeholder that is never ready. If the socket itself were polled here after its peer has hung up,
+                // `poll` would return at once in every round.
                 _ => PollFd::new(&self.pool_events, PollFlags::empty()),
             });
         }
@@ -474,7 +479,7 @@ impl Serving {
             self.receiving -= usize::from(came.is_some());
             match self.attend(&mut connection, is_ready, came) {
                 Ok(true) => self.connections.push(connection),
-                // The end of the service finishes this connection.
+                // The service is ending: `Serving::end` will finish this connection.
                 Ok(false) if self.is_due() => self.connections.push(connection),
                 Ok(false) => {
                     let done = connection.producer.finish(&mut self.books);
@@ -542,8 +547,8 @@ impl Serving {
             return Err(Fault::Silent);
         }
         send(socket, producer);
-        // A descriptor is sent with the producer's first messages, when its socket has room. If it could not be sent,
-        // the producer does not read.
+        // The descriptor of the memory is sent with the first messages to the producer, while the socket still has
+        // room. So if the descriptor could not be sent, the producer does not read its messages.
         if producer.descriptor.is_some() {
             return Err(Fault::Deaf);
         }
@@ -555,8 +560,8 @@ impl Serving {
     }
 
     /// Makes a thread of the pool receive a message with a descriptor. Until the message has arrived, nothing else is
-    /// received from this connection. If the pool has no room, a producer that sends an unexpected descriptor is
-    /// disconnected.
+    /// received from this connection. If the pool has no room, the message waits in the socket, but a producer whose
+    /// descriptor is unexpected is disconnected.
     fn receive_in_pool(&mut self, connection: &mut Connection) -> Result {
         let is_wanted = !connection.producer.is_initialized;
         if self.receiving >= RECEIVING_MAX || !self.blocking.has_room() {
@@ -568,7 +573,7 @@ impl Serving {
         let notify = Arc::clone(&self.notify);
         self.blocking.run(move || {
             let received = receive_with(&*socket, len, is_wanted);
-            // If this is the last reference, the connection is closed here.
+            // If this is the last reference to the socket, the connection is closed here, by the pool's thread.
             drop(socket);
             let _ = arrives.send(received);
             let _ = (&*notify).write(&[0]);
@@ -578,7 +583,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Removes a connection, which has ended or broke the protocol.
+    /// Removes a connection that has ended or has a fault.
     fn close(&mut self, connection: Connection, done: Result) {
         let Connection { socket, producer, receiving, .. } = connection;
         self.receiving -= usize::from(matches!(receiving, Receiving::InPool(_)));
@@ -637,10 +642,11 @@ impl Serving {
     }
 
     fn accept(&mut self) {
-        // The number of connections accepted in one round is limited, so a flood of them can't stop the service.
+        // The number of connections accepted in one round is limited, so a flood of connections can't stop the
+        // service's other work.
         for _ in 0..64 {
             self.close_ended();
-            // Connections that are not closed yet still have their descriptors.
+            // Ended connections that are not closed yet still have their descriptors.
             let closing = self.ended.len() + self.blocking.len();
             let has_descriptor = self.connections.len() + closing < self.connections_max + CLOSING_MAX;
             let accepted = match &self.listener {
@@ -672,10 +678,10 @@ impl Serving {
         }
     }
 
-    /// Makes room for a connection of a process. A process gets at most half of the connections that the other
-    /// processes have left free. If there is no room, the oldest connection that has not sent `InitializeConnection` is
-    /// closed; if the process has used up its own share, only a connection of this process is closed. A connection that
-    /// has sent this request is never closed for this reason.
+    /// Makes room for a new connection of the process `pid`, or returns false. A process gets at most half of the
+    /// connections that the other processes have left free. If there is no room, the oldest connection that has not
+    /// sent `InitializeConnection` is closed. If the process has used up its own share, only such a connection of the
+    /// same process is closed. A connection that has sent `InitializeConnection` is never closed to make room.
     fn has_room(&mut self, pid: u32) -> bool {
         let own = self.connections.iter().filter(|connection| connection.producer.pid == pid).count();
         let left = self.connections_max.saturating_sub(self.connections.len() - own);
@@ -694,7 +700,7 @@ impl Serving {
     }
 }
 
-/// Makes a pipe whose ends do not block.
+/// Creates a pipe whose two ends are non-blocking.
 fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
     let (reader, writer) = io::pipe()?;
     ioctl_fionbio(&reader, true)?;
@@ -731,8 +737,8 @@ fn receive_with(socket: impl AsFd, len: usize, is_wanted: bool) -> Arrived {
     Ok((bytes, descriptor.map(check)))
 }
 
-/// Sends as many bytes as the socket takes now. If the producer has closed the connection, the bytes for it are
-/// dropped; the bytes that it has sent before are still received.
+/// Sends as many bytes as the socket accepts without blocking. If the producer has closed the connection, the bytes
+/// that wait to be sent are dropped. Bytes that the producer sent before it closed the connection are still received.
 fn send(socket: &UnixStream, producer: &mut Producer) {
     while !producer.outbox.is_empty() {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

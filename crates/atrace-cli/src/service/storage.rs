@@ -1,9 +1,9 @@
 //! Stores the packets: all packets in a file, or the newest packets in a ring in memory.
 //!
 //! A full ring drops its oldest packets. These may contain definitions that later packets of the same sequence need. So
-//! when the ring is saved, those packets of a sequence that need definitions are left out up to the first packet that
-//! begins the sequence's incremental state (its definitions) anew. At intervals, the service asks the producers to
-//! begin the state anew (`clear_each` in `serve`).
+//! when the ring is saved, the packets of a sequence that need definitions are left out until a packet begins the
+//! sequence's incremental state (its definitions) anew. At intervals, the service asks the producers to begin the
+//! incremental state anew (`clear_each` in `serve`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -21,7 +21,7 @@ pub enum Storage {
     File {
         /// The file. It must be empty at first, and no other process may write to it.
         file: File,
-        /// The file's maximum size in bytes.
+        /// The file's maximum size in bytes, or `None` for no limit.
         max: Option<u64>,
     },
     /// The newest packets are stored in a ring in memory, and can be saved in a file.
@@ -35,7 +35,7 @@ pub enum Storage {
 const OWN: u32 = 1;
 /// The number of bytes of a file's maximum size that are reserved for the last packets of the trace.
 const END_ROOM: u64 = 512;
-/// The size of buffered packets, in bytes, from which on they are written to the file, and the minimum size of a ring.
+/// The size in bytes at which the buffered packets are written to the file. Also the minimum size of a ring.
 const BLOCK: usize = 64 << 10;
 
 /// The stored packets.
@@ -59,7 +59,7 @@ enum Destination {
         file: TraceFile,
         max: u64,
     },
-    /// Whole packets, in the format of the file. The ring has no other data about them: an index would need as
+    /// Whole packets, in the format of the file. The ring has no index of its packets, because an index would need as
     /// much memory as the packets.
     Ring {
         packets: VecDeque<u8>,
@@ -78,8 +78,8 @@ impl StoredPackets {
             Storage::Ring { bytes } => {
                 let max = usize::try_from(bytes).unwrap_or(usize::MAX).max(BLOCK);
                 let mut packets = VecDeque::new();
-                // The whole size is reserved at once. Memory is used only for the pages that are touched, whereas
-                // growing the ring would need both the old and the new buffer for a moment.
+                // The ring's whole size is reserved at once. This uses memory only for the pages that are touched.
+                // Growing the ring later would need memory for both the old and the new buffer for a moment.
                 if packets.try_reserve_exact(max).is_err() {
                     ended = Some(Ended::Failed(io::ErrorKind::OutOfMemory.into()));
                 }
@@ -138,7 +138,7 @@ impl StoredPackets {
                 self.bytes.clear();
             }
         }
-        // So at most one block is lost if the disk is full.
+        // Writing each block as soon as it is full limits the loss to one block if the disk is full.
         if self.bytes.len() >= BLOCK {
             self.flush();
         }
@@ -198,8 +198,8 @@ impl StoredPackets {
         for packet in [packets::clocks(), packets::config(*max as u64 >> 10, true)] {
             add(&mut bytes, &packet, &self.own, false);
         }
-        // For each sequence, whether its incremental state is in the part that was read so far. It may have been
-        // overwritten.
+        // For each sequence, whether the part of the ring that was read so far has the sequence's incremental state.
+        // The packets with this state may have been overwritten.
         let mut knows = HashMap::<u64, bool>::new();
         let mut at = 0;
         while at < packets.len() {
@@ -225,8 +225,8 @@ impl StoredPackets {
     }
 }
 
-/// Returns the length of the packet at `at`, including its header: a key of one byte, and the length of the
-/// rest.
+/// Returns the length of the packet at the index `at`, including its header. The header is a key of one byte, and a
+/// varint with the length of the rest.
 fn len_at(packets: &VecDeque<u8>, at: usize) -> usize {
     let all = packets.len() - at;
     let byte = |index| packets.get(at + 1 + index).copied();

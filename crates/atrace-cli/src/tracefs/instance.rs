@@ -1,4 +1,4 @@
-//! A separate trace buffer of the kernel: creates, configures, reads and removes it.
+//! An instance (a separate trace buffer of the kernel): creates, configures, reads and removes the instance.
 //!
 //! # Sweeping
 //!
@@ -36,7 +36,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Creates the instance `<prefix>-<pid>-<n>`, where `n` is the number of the instance in this process.
+    /// Creates the instance `<prefix>-<pid>-<n>`. `n` counts the instances of this process.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl Instance {
             let path = instances.join(format!("{prefix}-{pid}-{n}"));
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(Self { path, owner: Some(generation()) }),
-                // An earlier process with the same id left this one.
+                // An earlier process with the same id left an instance with this name, so the next number is tried.
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
                 Err(e) if e.kind() == ErrorKind::PermissionDenied => {
                     return Err(context(e, "only root can make the instance", &path));
@@ -94,7 +94,7 @@ impl Instance {
         self.path.join("trace_marker")
     }
 
-    /// Reads the text of the trace, byte for byte, without consuming it.
+    /// Reads the text of the trace, byte for byte. The events stay in the ring buffer.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl Instance {
         self.control("tracing_on", if on { "1" } else { "0" })
     }
 
-    /// Selects the clock of the timestamps and empties the ring buffer. Perfetto expects `boot`.
+    /// Selects the clock of the timestamps and empties the ring buffer. Perfetto expects the clock `boot`.
     ///
     /// # Errors
     ///
@@ -201,8 +201,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// Returns `ResourceBusy` if a process still holds one of its files open. The instance is then
-    /// left to [`sweep`].
+    /// Returns `ResourceBusy` if a process still holds one of the instance's files open. The instance is then left to
+    /// [`sweep`].
     pub fn remove(mut self) -> io::Result<()> {
         self.remove_if_owned()
     }
@@ -260,13 +260,13 @@ pub(crate) fn read_at_once(path: &Path) -> io::Result<String> {
 impl Drop for Instance {
     fn drop(&mut self) {
         if let Err(e) = self.remove_if_owned() {
-            // Not `eprintln!`, which panics if the write fails.
+            // Does not use `eprintln!`, which panics if the write fails.
             let _ = writeln!(io::stderr(), "atrace: {e}: the instance is left behind");
         }
     }
 }
 
-/// The statistics of a ring buffer: those of one CPU's part, or the sums over all CPUs.
+/// The statistics of a ring buffer: the statistics of one CPU's part of the buffer, or the sums over all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -284,8 +284,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Returns the number of events written since the buffer was last cleared, including those that were lost or
-    /// read.
+    /// Returns the number of events written since the buffer was last cleared, including events that were lost or read.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.entries + self.overrun + self.read + self.dropped
@@ -317,7 +316,7 @@ impl Stats {
         Some(Self {
             entries: field("entries")?,
             overrun: field("overrun")?,
-            // The numbers of dropped and of read events are there since Linux 3.7.
+            // The lines with the numbers of dropped and of read events exist since Linux 3.7.
             dropped: field("dropped events").unwrap_or(0) + field("commit overrun")?,
             read: field("read events").unwrap_or(0),
             bytes: field("bytes")?,
@@ -325,8 +324,7 @@ impl Stats {
     }
 }
 
-/// The kernel's error for an instance that is being removed (`ENODEV`). The number is the same on every
-/// architecture.
+/// The kernel's error for an instance that is being removed (`ENODEV`). Its number is the same on every architecture.
 const ENODEV: i32 = 19;
 
 /// The result of [`sweep`].
@@ -339,8 +337,7 @@ pub struct Swept {
     pub busy: Vec<PathBuf>,
 }
 
-/// Removes the instances that [`Instance::create`] made with this prefix and whose process
-/// no longer exists.
+/// Removes the instances that [`Instance::create`] made with this prefix in a process that no longer exists.
 ///
 /// A process in another PID namespace seems not to exist, so its instance is removed as soon as no file of the
 /// instance is open. Use a separate prefix for programs that run in containers.
@@ -363,7 +360,7 @@ pub(crate) fn sweep_where(prefix: &str, mut removable: impl FnMut(&Path, u32) ->
         match fs::remove_dir(&path) {
             Ok(()) => swept.removed.push(path),
             Err(e) if e.kind() == ErrorKind::ResourceBusy => swept.busy.push(path),
-            // Another process's sweep removed it already, or is just doing so.
+            // The sweep of another process has already removed the instance, or is removing it now.
             Err(e) if e.kind() == ErrorKind::NotFound || e.raw_os_error() == Some(ENODEV) => {}
             Err(e) => return Err(context(e, "removing", &path)),
         }
@@ -376,7 +373,7 @@ pub(crate) fn instances(prefix: &str) -> io::Result<Vec<(u32, PathBuf)>> {
     let instances = root()?.join("instances");
     let entries = match fs::read_dir(&instances) {
         Ok(entries) => entries,
-        // A kernel without instances.
+        // This kernel has no instances.
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(context(e, "listing", &instances)),
     };

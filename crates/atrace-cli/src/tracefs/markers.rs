@@ -6,8 +6,8 @@
 //! line but not an event. A name could also imitate the beginning of an event.
 //!
 //! An event is recognized by its whole header. The kernel writes everything that follows the name, up to the message,
-//! in columns. A name of at most 15 bytes is too short to imitate these columns. So no name is trusted, and no line is
-//! assumed to be complete.
+//! in columns. A name of at most 15 bytes is too short to imitate these columns. So a name can't be mistaken for the
+//! beginning of an event, and the parser does not assume that an event is one line.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ pub struct Marker {
     /// The CPU on which the thread ran.
     pub cpu: u32,
     /// The timestamp in units of the instance's clock: nanoseconds for `boot`, `mono` and most other clocks. In the
-    /// text, nanoseconds are rounded to microseconds.
+    /// text of a trace, nanoseconds are rounded to microseconds.
     pub timestamp: u64,
     /// The bytes of the message, without the line feed at its end.
     pub payload: Vec<u8>,
@@ -100,7 +100,7 @@ impl<'a> Header<'a> {
         let mut rest = rest.strip_prefix(b"-")?;
         let before = rest.len();
         let tid = number(&mut rest)?;
-        // The thread id is padded to seven columns, before Linux 5.10 to five, and a space follows.
+        // The thread id is padded to seven columns (to five columns before Linux 5.10), and a space follows.
         let digits = before - rest.len();
         let padding = rest.len() - spaces(rest).len();
         if ![7_usize, 5].iter().any(|width| padding == width.saturating_sub(digits) + 1) {
@@ -139,8 +139,9 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Returns the header of the event that begins at or after `at`, and the rest of the event without its last line end.
-/// Moves `at` behind the event. An event ends where the next event begins, or where the kernel inserts a remark.
+/// Returns the header of the first event that begins at or after `at`, and the rest of this event without the line feed
+/// at its end. Moves `at` to the end of the event. An event ends where the next event begins, or where the kernel
+/// inserts a remark.
 pub(crate) fn next<'a>(text: &'a [u8], at: &mut usize) -> Option<(Header<'a>, &'a [u8])> {
     loop {
         let rest = text.get(*at..).filter(|rest| !rest.is_empty())?;
@@ -180,7 +181,7 @@ fn spaces(bytes: &[u8]) -> &[u8] {
     bytes.get(bytes.iter().take_while(|&&byte| byte == b' ').count()..).unwrap_or_default()
 }
 
-/// Takes the decimal number at the start of `bytes`.
+/// Removes the decimal number at the start of `bytes`, and returns the number.
 fn number<T: std::str::FromStr>(bytes: &mut &[u8]) -> Option<T> {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, rest) = bytes.split_at_checked(digits)?;

@@ -66,7 +66,7 @@ pub(crate) fn can_copy(directory: &Path) -> bool {
 /// the error suggests a remedy.
 pub fn root() -> io::Result<PathBuf> {
     let mut denied = None;
-    // The directories where tracefs may be mounted, the usual one first.
+    // The directories where tracefs may be mounted, the usual directory first.
     let mounts = MARKER_PATHS.into_iter().filter_map(|marker| marker.to_str().ok()?.rsplit_once('/'));
     for (mount, _) in mounts {
         match fs::metadata(Path::new(mount).join("trace_marker")) {

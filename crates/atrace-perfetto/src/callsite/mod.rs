@@ -1,12 +1,13 @@
 //! Callsites: the places in the program that write events, and the constant data of each place.
 //!
-//! The constant data (name, target, source location, names of arguments) is *interned*: each sequence of packets with
-//! events of a callsite contains the callsite's data once, and again after the sequence has begun its incremental state
-//! anew. An event contains the callsite's number instead of the data.
+//! The constant data (name, target, source location, names of arguments) is *interned*: in a sequence (the packets of
+//! one thread for one session), the data of a callsite is written before the callsite's first event, and again each
+//! time that the sequence's incremental state begins anew. The events contain the callsite's number in place of the
+//! data.
 //!
 //! A callsite gets a unique number on first use (`number.rs`). The address of the callsite can't serve as the number:
 //! after `dlclose` another callsite may have the same address. There are numbers for 16,352 callsites. If a program has
-//! more callsites, the events of the further callsites contain the texts. So no table grows without a bound.
+//! more callsites, the events of the further callsites contain the texts themselves. So no table grows without a bound.
 
 mod number;
 
@@ -26,7 +27,8 @@ impl Number {
     }
 }
 
-/// Metadata of a callsite, which the tracer that writes the events provides. The metadata must never change.
+/// Metadata of a callsite. The metadata is provided by the tracer that writes the callsite's events. The metadata must
+/// never change.
 pub trait About: std::fmt::Debug {
     /// Returns the part of the program to which the callsite belongs, usually as a module path.
     fn target(&self) -> &str;

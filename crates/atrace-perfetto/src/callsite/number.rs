@@ -2,10 +2,10 @@
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// The number that all further callsites share when the unique numbers are used up. All unique numbers are smaller than
-/// this number.
+/// The number that is shared by all callsites that find no unique number left. All unique numbers are smaller than this
+/// number.
 pub const BEYOND: u32 = 16_384;
-/// The first number of a callsite. Smaller numbers belong to the tags' categories.
+/// The first number of a callsite. Smaller numbers are reserved for the categories. (Each tag is a category.)
 pub const FIRST: u32 = 32;
 
 /// A callsite's number; 0 until it is assigned.

@@ -1,19 +1,20 @@
 //! Determines when the socket thread tries again to connect to the service.
 //!
 //! In a process that asked for the connection, the thread tries again after pauses that double. In a process that only
-//! seeks a service, the thread tries once after it has lost the connection, and then sleeps until the *serial* changes, or
-//! the process asks for the connection.
-//! The serial is a word in the property store of the process's user; `atrace record` changes it once it listens. The
-//! thread polls only if the system denies the sleep.
+//! [seeks](crate::producer::seek) a service, the thread sleeps after a failed attempt until the *serial* changes, or
+//! the process asks for the connection. After it has lost a connection, it first tries once more. The serial is a word
+//! in the property store of the process's user. `atrace record` changes the serial once it listens for connections. The
+//! thread polls the serial only if the system denies the futex call by which the thread sleeps.
 //!
-//! The serial is loaded before an attempt, and the sleep begins only if the serial is still the same. So the thread
-//! misses no service.
+//! The thread loads the serial before an attempt, and sleeps afterwards only if the serial is still the same. So it
+//! does not miss a service that starts after the attempt.
 //!
 //! A process may confine itself to few system calls (seccomp) while the thread sleeps or is connected. After that, the
 //! thread must not connect: the kernel may end the process for a system call that is no longer allowed, whether this
-//! thread or an event for Perfetto makes the call. So [`seek`](crate::producer::seek) waits until the thread has made its
-//! first attempt, and has recorded how the process was confined at that time. This takes some 100 µs. It takes longer if
-//! the thread is not scheduled, on a busy machine, or if the service's queue of connections is full; the limit is 5 s.
+//! thread or an event for Perfetto makes the call. So [`seek`](crate::producer::seek) waits until the thread has
+//! recorded the process's present confinement and has made its first attempt. This wait takes some 100 µs. It takes
+//! longer if the thread is not scheduled, as on a busy machine, or if the service's queue of connections is full. The
+//! limit of the wait is 5 s.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,10 +29,10 @@ use atrace_sys::{OnceRef, futex, thread};
 const FIRST: u64 = 100;
 /// The longest pause between two attempts, in milliseconds.
 const LAST: u64 = 30_000;
-/// The maximum duration of one sleep of a thread that has rights which the process may give up. The thread checks at
-/// this interval whether the process still has these rights.
+/// The maximum duration of one sleep of a socket thread that has rights which the process may give up. At this
+/// interval, the thread checks whether the process still has these rights.
 const WITH_RIGHTS: Duration = Duration::from_secs(1);
-/// The maximum duration of one sleep of a thread that has no rights which the process may give up.
+/// The maximum duration of one sleep of a socket thread that has no rights which the process may give up.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Whether the process tries to connect again at intervals, even if no service has announced itself.
@@ -39,17 +40,18 @@ static IS_PERSISTENT: AtomicBool = AtomicBool::new(false);
 /// The serial: a word in memory that changes when a service may have started.
 static SERIAL: OnceRef<AtomicU32> = OnceRef::new();
 
-/// The generation of the process whose thread sleeps until the serial changes, or 0.
+/// The generation (see [`atrace_sys::fork`]) of the process whose socket thread sleeps until the serial changes; 0 if
+/// the thread does not sleep or sleeps for a limited time.
 static ASLEEP: AtomicU64 = AtomicU64::new(0);
 
-/// Makes the process try to connect again and again. Returns whether the thread slept until the serial changes. It then
-/// tries at once.
+/// Makes the process try to connect again and again. Returns whether the socket thread was asleep to wait for a change
+/// of the serial. In that case, this call wakes the thread, which tries at once.
 pub(crate) fn be_persistent() -> bool {
     IS_PERSISTENT.store(true, Ordering::SeqCst);
     let is_asleep = || ASLEEP.load(Ordering::SeqCst) == generation().number();
     let (was_asleep, until) = (is_asleep(), clock::asked() + PATIENCE);
-    // The thread may be about to sleep, so one wake is not enough. The other processes that sleep on this word see that
-    // it has not changed.
+    // If the thread is only about to sleep, a wake has no effect. So the wake is repeated. Other processes that sleep
+    // on this word are woken, too, but see that the word has not changed.
     while is_asleep() && clock::asked() < until {
         SERIAL.get().into_iter().for_each(futex::wake);
         thread::pause(LOOK);
@@ -67,15 +69,16 @@ pub(crate) fn set_serial(serial: &'static AtomicU32) {
     let _ = SERIAL.set(serial);
 }
 
-/// The generation (see [`atrace_sys::fork`]) of the process whose thread has made its first attempt: the thread is
-/// connected, or sleeps until the next attempt.
+/// The generation (see [`atrace_sys::fork`]) of the process whose socket thread has made its first attempt. After the
+/// attempt, the thread is connected, or sleeps until the next attempt.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-/// The maximum time that a thread of the program waits for the socket thread here, in nanoseconds.
+/// The maximum time that a thread of the program waits for the socket thread in this module, in nanoseconds.
 const PATIENCE: u64 = 5_000_000_000;
-/// The pause between two checks whether this wait is over.
+/// The pause between two checks of a waiting thread whether its wait is over.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Waits until the socket thread has made its first attempt, or there is no such thread; for at most [`PATIENCE`].
+/// Waits until the socket thread has made its first attempt, or the process has no socket thread. Waits for at most
+/// [`PATIENCE`].
 pub(crate) fn wait_for_first() {
     let until = clock::asked() + PATIENCE;
     let has_begun = || BEGUN.load(Ordering::Acquire) == generation().number();
@@ -84,19 +87,19 @@ pub(crate) fn wait_for_first() {
     }
 }
 
-/// Ends the wait for the first attempt.
+/// Ends the wait of other threads for the first attempt.
 fn end_first() {
     BEGUN.store(generation().number(), Ordering::Release);
 }
 
-/// The attempts of the socket thread to connect.
+/// The state of the socket thread's attempts to connect.
 pub(super) struct Attempts {
-    /// The pause after this attempt, in milliseconds.
+    /// The pause after the present attempt, in milliseconds.
     pause: u64,
-    /// The serial before this attempt.
+    /// The value of [`SERIAL`] before the present attempt.
     seen: u32,
-    /// The seccomp filters that the process had when the thread started. `None` if this is not checked: the thread
-    /// shares the process's descriptors, or the process asked for the connection.
+    /// The seccomp filters that the process had when the thread started. `None` if the filters are not checked, because
+    /// the thread shares the process's descriptors, or the process asked for the connection.
     confinement: Option<Confinement>,
 }
 
@@ -122,14 +125,14 @@ impl Attempts {
     }
 
     /// Returns whether the process has confined itself since the thread started, and has not asked for the connection.
-    /// The thread must not connect then.
+    /// In that case, the thread must not connect.
     pub(super) fn is_confined(&mut self) -> bool {
         !is_persistent() && self.confinement.as_mut().is_some_and(Confinement::is_new)
     }
 
-    /// Sleeps until another attempt makes sense. Returns false as soon as `is_over` returns true. If `has_rights` is
-    /// true, `is_over` is called each second. If a lost connection must not be restored, because the process has
-    /// confined itself, calls `give_up`.
+    /// Sleeps until the next attempt is due, and then returns true. Returns false as soon as `is_over` returns true. If
+    /// `has_rights` is true, `is_over` is called each second. If a lost connection must not be restored, because the
+    /// process has confined itself, calls `give_up`.
     pub(super) fn pause(
         &mut self,
         was_connected: bool,
@@ -161,7 +164,7 @@ impl Attempts {
             ASLEEP.store(if until.is_none() { generation().number() } else { 0 }, Ordering::SeqCst);
             let has_asked = until.is_none() && is_persistent();
             if !has_asked && futex::wait(serial, self.seen, left).is_err() {
-                thread::pause(left.min(WITH_RIGHTS)); // The system denies it.
+                thread::pause(left.min(WITH_RIGHTS)); // The system denies the futex call.
             }
             ASLEEP.store(0, Ordering::SeqCst);
             if has_asked {

@@ -7,14 +7,15 @@
 //! ask for the connection, but only [seeks](crate::producer::seek) a service, the thread sleeps instead, until a word
 //! in memory changes, which means that there may be a service. The thread opens and closes sessions when the service
 //! requests this (`sessions.rs`), and reports the complete chunks to the service (`requests.rs`): every 4 ms while
-//! there are complete chunks, then at intervals that double up to 50 ms. An event wakes the thread when threads have
-//! taken half of the memory since the last report, and, in a session whose threads wait for room, when a thread waits
-//! (`filling.rs`). The socket thread can't sleep on the socket and on such a wake at once. So during a session it
-//! checks the socket at the same intervals as the chunks. Without a session it soon sleeps until the service sends a
-//! message.
+//! there are complete chunks, then at intervals that double up to 50 ms. An event wakes the thread in two cases
+//! (`filling.rs`): if the program's threads have taken half of the memory since the last report, and if the event waits
+//! for room, in a session that requests such waits. The socket thread can't sleep on the socket and on such a wake-up
+//! (a futex) at the same time. So during a session, it checks the socket at the same intervals as the chunks. Without a
+//! session, it soon sleeps on the socket until the service sends a message.
 //!
-//! A busy service may not read for seconds, until it has stored the chunks of earlier messages. If the socket's queue
-//! is more than a quarter full, the completed chunks wait, and the thread sleeps on the socket until there is room.
+//! A busy service may read nothing from the socket for seconds, while it stores the chunks of earlier messages. If the
+//! socket's queue is more than a quarter full, the completed chunks wait, and the thread sleeps on the socket until
+//! there is room.
 //!
 //! # Rules
 //!
@@ -28,9 +29,10 @@
 //!
 //! # Failure
 //!
-//! An invalid message, a broken socket, a silence before the greeting is over, or a queue that has no room for a minute
-//! ends the connection. Then all sessions are closed, their memory is retired, and the thread connects again: at once
-//! if the next connection has other memory (`requests.rs`), otherwise after a pause.
+//! The connection ends after an invalid message, if the socket is broken, if the service is silent for some time during
+//! the greeting (the first requests), or if the socket's queue has no room for a minute. Then all sessions are closed,
+//! their memory is *retired* (anonymous memory is mapped over it), and the thread connects again: at once if the next
+//! connection has other memory (`requests.rs`), otherwise after a pause.
 
 mod attempts;
 mod requests;
@@ -54,22 +56,24 @@ use atrace_sys::{Descriptor, process, thread};
 
 /// The shortest timeout of the sleep between two checks of the completed chunks and the socket, in milliseconds.
 const SHORTEST: u64 = 4;
-/// The longest timeout of that sleep during a session, in milliseconds.
-const LONGEST: u64 = 50;
-/// How long the service may be silent before it has reported the existing sessions, in nanoseconds. Until then all tags
-/// are presumed, so an event costs a program more.
-const GREETING_NS: u64 = if cfg!(test) { 5_000_000_000 } else { 10_000_000_000 };
-/// The interval at which a thread with rights checks whether the process still has these rights, in
+/// The longest timeout of the sleep between two checks of the completed chunks and the socket during a session, in
 /// milliseconds.
+const LONGEST: u64 = 50;
+/// How long the service may be silent while it has not yet reported the existing sessions, in nanoseconds. Until the
+/// report, all tags count as wanted, so each event costs the program more.
+const GREETING_NS: u64 = if cfg!(test) { 5_000_000_000 } else { 10_000_000_000 };
+/// The interval at which a bare thread that has rights (capabilities) checks whether the process still has these
+/// rights, in milliseconds.
 const RIGHTS: u64 = 1000;
 
-/// How often this thread looks for room in the socket's queue in vain until it gives up the connection. As the looks
-/// are up to [`LONGEST`] apart, this takes a minute, and longer on a busy machine. A busy service first stores the
-/// chunks of the messages that it has read, which may take many seconds.
+/// The number of checks in a row that may find no room in the socket's queue; at the next such check, the connection is
+/// given up. The checks are up to [`LONGEST`] apart, so this takes a minute, and longer on a busy machine. The limit is
+/// this high because a busy service first stores the chunks of the messages that it has read, which may take many
+/// seconds.
 const LOOKS_MAX: u32 = 1200;
 
 /// The names of the service's methods that this client uses. The constants after this list, except [`NEEDED`] and
-/// [`METHODS_COUNT`], are its indices.
+/// [`METHODS_COUNT`], are indices into this list.
 const METHODS: Names = Names(
     "InitializeConnection RegisterDataSource CommitData GetAsyncCommand RegisterTraceWriter UnregisterTraceWriter \
     NotifyDataSourceStarted NotifyDataSourceStopped Sync",
@@ -79,7 +83,7 @@ const INITIALIZE: usize = 0;
 const REGISTER: usize = 1;
 const COMMIT: usize = 2;
 const COMMANDS: usize = 3;
-/// The number of methods, from the start of the list, that every service must have.
+/// The number of methods, from the start of [`METHODS`] on, that every service must have.
 const NEEDED: usize = 4;
 const REGISTER_WRITER: usize = 4;
 const UNREGISTER_WRITER: usize = 5;
@@ -101,7 +105,7 @@ pub(crate) struct Environment {
     pub(crate) memory: Option<OsString>,
 }
 
-/// The data of a session slot that only the socket thread needs.
+/// The data of a session slot (the place of a session in the pool) that only the socket thread needs.
 #[derive(Clone, Copy, Debug)]
 struct Session {
     /// The number by which the service identifies the session.
@@ -139,7 +143,7 @@ struct Link {
     unsent: usize,
     /// The completed chunks for which the socket had no room.
     rest: Option<Completed>,
-    /// How often in a row the socket had no room.
+    /// The number of checks in a row in which the socket had no room.
     looks: u32,
     arena: Option<&'static Arena>,
     /// The descriptor that was received last and is not used yet.
@@ -149,12 +153,13 @@ struct Link {
     sessions: [Session; SERVICES],
     speed: Speed,
     anchored: u64,
-    /// How many times `changed` still has to be called.
+    /// How many times `changed` still has to be called for the last change.
     notify_again: u8,
     /// Whether the next connection offers memory of this process to the service.
     offers: bool,
-    /// The number of pages of the memory that the next connection offers, if the service's own memory can't be used in
-    /// this process; otherwise, or if that memory's size is not known, 0.
+    /// The number of pages of the memory that the next connection offers, if this process can't use the service's
+    /// memory and has to replace it by memory of the same size, if possible. The value is 0 otherwise, and if the size
+    /// of the service's memory is not known.
     replaced: usize,
 }
 
@@ -163,13 +168,13 @@ struct Link {
 struct Terms {
     /// The number of the request that was sent last.
     request: u64,
-    /// The numbers of the methods, by their index in the list. A number is 0 if the service lacks the method.
+    /// The numbers of the methods, by their index in [`METHODS`]. A number is 0 if the service lacks the method.
     methods: [Method; METHODS_COUNT],
-    /// The number of the request `InitializeConnection`, or 0 before it.
+    /// The number of the request `InitializeConnection`, or 0 before the request.
     initialize: u64,
-    /// The number of the request `GetAsyncCommand`, whose replies are the service's commands; or 0 before it.
+    /// The number of the request `GetAsyncCommand`, whose replies are the service's commands; or 0 before the request.
     commands: u64,
-    /// The number of the request whose reply ends the greeting, or 0 before it.
+    /// The number of the request whose reply ends the greeting, or 0 before the request.
     last: u64,
     is_settled: bool,
     /// Whether this process has offered memory on this connection.
@@ -242,7 +247,8 @@ pub(crate) fn run(
                 if link.is_greeted() {
                     attempts.had_success();
                 }
-                // Never twice in a row, so that no service keeps this thread busy.
+                // The thread does not connect again at once twice in a row, because a service could otherwise keep it
+                // busy.
                 is_again = link.changes_memory() && !is_again && !attempts.is_confined();
                 link.close_all(is_again);
                 if is_again {
@@ -276,7 +282,7 @@ impl Link {
 
     /// Handles one connection. Returns the reason why the connection ended.
     fn serve(&mut self, inbox: &mut [u8], say: fn(ConnectionState)) -> ConnectionState {
-        // Begins to measure the counter's speed, so that it is known when a session starts.
+        // Begins to measure the speed of the processor's counter, so that the speed is known when a session starts.
         self.anchor();
         match self.introduce().and_then(|()| self.poll(inbox, say)) {
             Ok(never) => match never {},
@@ -308,7 +314,9 @@ impl Link {
                 timeout = Some(timeout.map_or(left, |time| time.min(left)));
             }
             self.send(None)?;
-            // The memory wakes the thread when there is more to commit, and the socket when it has room for the rest.
+            // If completed chunks wait for room in the socket, the thread sleeps on the socket. Otherwise, during a
+            // session, it sleeps on a futex of the arena ([`Arena::sleep`]), where events wake it when there is more to
+            // commit.
             let on_memory = self.arena.zip(timeout).filter(|_| !is_idle);
             let is_told = match (&self.socket, &self.rest) {
                 (Some(socket), Some(_)) => {
@@ -321,12 +329,12 @@ impl Link {
             if is_told {
                 until = clock::asked() + GREETING_NS;
             } else if !self.terms.is_settled && left.is_zero() {
-                // Sessions may exist, so the counts of lost events stay.
+                // The service may have sessions, so the counts of lost events stay.
                 startup::give_up(self.shared);
                 return Err(ConnectionState::ended(libc::ETIMEDOUT));
             }
-            // After any activity the next look comes soon: a session that starts is followed by events, which may
-            // fill the memory within milliseconds.
+            // After any activity, the next check comes soon: after the start of a session, events may fill the memory
+            // within milliseconds.
             period = if self.tick()? || is_told { SHORTEST } else { LONGEST.min(2 * period) };
         }
     }
@@ -346,7 +354,8 @@ impl Link {
         }
         self.drain();
         self.register_writers()?;
-        // Read once: an exit that begins after the commit waits for the next tick, which leaves no chunk behind.
+        // The flag is read once, before the commit: an exit that begins during this tick waits for the next tick, which
+        // commits all chunks.
         let is_exiting = startup::is_exiting();
         let is_any = self.commit_chunks(is_exiting)?;
         if self.rest.is_none() {

@@ -1,10 +1,10 @@
 //! Requests to the service and the service's replies: the greeting, commits, and the sending and receiving of messages.
 //! Requests are collected and sent together, except for commits that contain the bytes of a chunk.
 //!
-//! The greeting has these steps: a request that binds the service, whose reply has the numbers of the methods;
-//! `InitializeConnection`; `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`,
-//! whose reply comes after all commands for sessions that already exist. A commit reports to the service which chunks
-//! are complete.
+//! The greeting has these steps: a request that binds the service by its name (the reply contains the numbers of the
+//! methods); `InitializeConnection`; `GetAsyncCommand` (its replies are the service's commands); `RegisterDataSource`;
+//! and `Sync` (its reply comes after all commands for sessions that already exist). A commit reports to the service
+//! which chunks are complete.
 //!
 //! # Memory
 //!
@@ -13,9 +13,9 @@
 //! a size, and if the service's memory could not be used on the previous connection.
 //!
 //! A relay to another machine ends a connection on which a descriptor arrives, so the next connection is made without
-//! an offer. The service then asks for *emulation*: a commit contains the bytes of a chunk, and this thread frees the
-//! chunk. The service can't read the chunks that threads are still writing, so at a flush this thread sends the bytes
-//! of these chunks, too.
+//! an offer of memory. The service then asks for *emulation*: a commit contains the bytes of a chunk, and the socket
+//! thread itself frees the chunk. The service can't read the chunks that threads are still writing. So at a flush, the
+//! socket thread sends the bytes of these chunks, too.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::AsRawFd as _;
@@ -90,14 +90,15 @@ impl Link {
                     return Err(ConnectionState::UNABLE);
                 }
                 let is_set = |field| Reader::first(reply, field).is_some_and(|value| value.number() != 0);
-                // using_shmem_provided_by_producer, use_shmem_emulation
+                // Fields: using_shmem_provided_by_producer, use_shmem_emulation
                 let (is_ours, sends_bytes) = (is_set(1), is_set(3));
                 if !is_ours && let Some(arena) = self.arena.take() {
                     self.shared.early.take_back(arena);
-                    arena.give_back(); // SetupTracing will bring memory.
+                    arena.give_back(); // The service's memory comes with `SetupTracing`.
                 }
                 if sends_bytes && self.arena.is_none() {
-                    // `SetupTracing` will not bring memory. No other process has this memory.
+                    // `SetupTracing` will bring no memory from the service. No other process has the memory that is
+                    // made here.
                     self.use_arena(Arena::make(self.pages()?).map_err(ConnectionState::memory)?.0);
                     self.terms.sends_bytes = true;
                     startup::set_sends(true);
@@ -111,7 +112,7 @@ impl Link {
                 self.handle_command(Command::read(reply)?)
             }
             Body::Reply { .. } if request == self.terms.last && !self.terms.is_settled => {
-                // The commands for sessions that already existed have come before this.
+                // The commands for sessions that already existed have come before this reply.
                 self.terms.is_settled = true;
                 startup::end(self.shared);
                 say(ConnectionState::CONNECTED);
@@ -127,21 +128,21 @@ impl Link {
         self.terms.commands != 0
     }
 
-    /// Returns whether `InitializeConnection`, the request with which the descriptor of the memory is sent, was sent
-    /// and the service has not accepted it.
+    /// Returns whether `InitializeConnection` was sent, but not accepted by the service. (This is the request with
+    /// which the descriptor of the memory is sent.)
     pub(super) fn is_initializing(&self) -> bool {
         self.terms.initialize != 0 && !self.is_greeted()
     }
 
     /// Chooses the memory of the next connection, after this connection has ended. Returns whether the next connection
-    /// has other memory than this one.
+    /// uses other memory than this connection.
     pub(super) fn changes_memory(&mut self) -> bool {
         self.offers &= !(self.is_initializing() && self.terms.has_offered);
         self.terms.initialize != 0 && self.offers != self.terms.has_offered
     }
 
-    /// Uses the memory that the service provides. If that is not possible, the next connection offers memory, of the
-    /// same size if possible, unless this connection has already offered memory.
+    /// Uses the memory that the service provides. If this is not possible, and this connection has not offered memory,
+    /// the next connection offers memory of this process, of the same size if possible.
     pub(super) fn take_memory(&mut self, page_size: u64) -> Result<(), ConnectionState> {
         let file = self.received.take().ok_or(ConnectionState::UNABLE);
         let size = file.as_ref().ok().and_then(|file| sealed_size(file.as_raw_fd()).ok());
@@ -183,7 +184,7 @@ impl Link {
             let mut arguments = [0; ARGUMENTS_MAX];
             let mut writer = Writer::new(&mut arguments);
             writer.number(1, abi::PAGE as u64).number(2, size).bytes(3, &name[..name.len().min(255)]);
-            // smb_scraping_mode: enabled; producer_provided_shmem; sdk_version
+            // Fields: smb_scraping_mode (enabled), producer_provided_shmem, sdk_version
             writer.number(4, 1).number(6, file.is_some().into());
             writer.bytes(8, concat!("atrace ", env!("CARGO_PKG_VERSION")).as_bytes());
             self.invoke(INITIALIZE, true, writer.finish())
@@ -202,7 +203,7 @@ impl Link {
         let mut arguments = [0; ARGUMENTS_MAX];
         let mut writer = Writer::new(&mut arguments);
         writer.message(1, |source| {
-            // will_notify_on_stop, will_notify_on_start, handles_incremental_state_clear
+            // Fields: name, will_notify_on_stop, will_notify_on_start, handles_incremental_state_clear
             source.bytes(1, b"track_event").number(2, 1).number(3, 1).number(4, 1);
             source.message(6, |categories| {
                 for bit in 0..category::COUNT {
@@ -213,7 +214,8 @@ impl Link {
             });
         });
         let registered = self.invoke(REGISTER, true, writer.finish())?;
-        // A service before Android 11 has no Sync. It starts existing sessions while it registers the data source.
+        // A service before Android 11 has no Sync. It starts the existing sessions while it handles the registration of
+        // the data source.
         self.terms.last = match self.invoke(SYNC, true, Some(&[]))? {
             0 => registered,
             sync => sync,
@@ -221,8 +223,8 @@ impl Link {
         Ok(())
     }
 
-    /// Adds a request to the outbox: invokes a method with encoded arguments. Returns the request's number, or 0 if
-    /// the service lacks the method.
+    /// Adds a request to the outbox. The request invokes a method with encoded arguments. Returns the request's number,
+    /// or 0 if the service lacks the method.
     ///
     /// `arguments` is `None` if the arguments did not fit into their buffer, which is an error. The outbox is sent
     /// when it is full, or before the socket thread waits the next time.
@@ -248,7 +250,7 @@ impl Link {
         Ok(request)
     }
 
-    /// Invokes a method without waiting for its reply. The arguments are pairs of a field's number and its value.
+    /// Invokes a method and asks for no reply. The arguments are given as pairs of a field's number and its value.
     #[inline(never)]
     pub(super) fn notify(&mut self, method: usize, numbers: &[(u32, u64)]) -> Result<(), ConnectionState> {
         let mut arguments = [0; 32];
@@ -295,8 +297,8 @@ impl Link {
         Ok(true)
     }
 
-    /// Reports all completed chunks to the service. Then, if the service has requested a flush, answers the request
-    /// with the number `flush`.
+    /// Reports all completed chunks to the service. Then, if `flush` is the number of the service's request for a
+    /// flush, answers this request.
     #[inline(never)]
     pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<(), ConnectionState> {
         self.commit_chunks(true)?;
@@ -312,7 +314,8 @@ impl Link {
     /// message, and continues at the next call. Returns whether a message was sent.
     pub(super) fn commit_chunks(&mut self, all: bool) -> Result<bool, ConnectionState> {
         let mut is_any = false;
-        // The chunks that found no room before are older than the others.
+        // The chunks for which the socket had no room earlier are reported first, because they are the oldest completed
+        // chunks.
         if let Some(rest) = self.rest.take() {
             is_any = self.commit_list(rest, all)?;
         }
@@ -369,8 +372,8 @@ impl Link {
     /// Sends the finished packets of the chunks that threads are still writing, if the service can't read the
     /// memory. A service that can read the memory reads these packets itself.
     ///
-    /// Before a thread finishes a packet in a chunk, it completes its previous chunk. So the completed chunks are sent
-    /// before each chunk that is still open, and the service gets the chunks of a thread in their order.
+    /// Before a thread finishes a packet in a chunk, it completes its previous chunk. So this function sends all
+    /// completed chunks before each open chunk: the service then gets the chunks of a thread in their order.
     #[inline(never)]
     pub(super) fn send_open(&mut self) -> Result<(), ConnectionState> {
         let Some(arena) = self.arena.filter(|_| self.terms.sends_bytes) else { return Ok(()) };

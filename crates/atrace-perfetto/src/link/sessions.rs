@@ -5,14 +5,14 @@
 //! 1. `Free`: no session is in the slot, until the service starts one.
 //! 2. `Open`: threads write for the session. Their writers are registered in advance.
 //! 3. `Draining`, after the service has stopped the session or the connection has ended: no thread begins to write an
-//!    event for the session. The chunks of threads that are not pinned are reclaimed; a pinned thread's chunk is
-//!    reclaimed later.
+//!    event for the session. The socket thread reclaims (completes) the chunks of threads that are not pinned, that is,
+//!    not in the middle of an event. A pinned thread's chunk is reclaimed later.
 //! 4. `Drained`: all chunks were reclaimed. The socket thread commits the chunks and unregisters the writers. Then the
 //!    slot is free again.
 //!
-//! At most about 50 ms after it has received the request to stop a session, the socket thread reports that the session
-//! has ended, even if a thread is still in the middle of an event. The slot then stays `Draining` until the thread
-//! continues.
+//! The socket thread reports the end of a session at most about 50 ms after it has received the request to stop the
+//! session, even if a thread is still in the middle of an event. The slot then stays in the phase `Draining` until that
+//! thread continues.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::startup;
 use crate::writer::{POOL, Writer};
 
 /// The number of writers that are registered with the service in advance, for threads that do not exist yet. When half
-/// of these are in use, more are registered.
+/// of these writers are in use, more are registered.
 const AHEAD: usize = 64;
 /// How long the socket thread waits at the end of a session for threads that are in the middle of an event, in
 /// milliseconds.
@@ -59,7 +59,8 @@ impl Link {
         self.drain();
         self.commit(None)?;
         self.unregister_writers()?;
-        // If all slots are in use, the service is told that the session has started, but it gets no events.
+        // If all slots are in use, this process writes no events for the session, but still reports to the service that
+        // the session has started.
         if let Some(number) = self.first(Phase::Free, THREADS)
             && let Some(arena) = self.arena
         {
@@ -86,8 +87,8 @@ impl Link {
         self.notify(STOPPED, &[(1, instance)])
     }
 
-    /// Closes the open session with the number `instance`, or all open sessions. After that, no thread begins
-    /// to write an event for them. Returns whether a session was closed.
+    /// Closes the open session with the number `instance`, or all open sessions if it is `None`. After that, no thread
+    /// begins to write an event for a closed session. Returns whether a session was closed.
     #[inline(never)]
     fn close(&mut self, instance: Option<u64>) -> bool {
         let mut is_any = false;
@@ -109,14 +110,16 @@ impl Link {
     /// The slot of a session stays in use while a thread is in the middle of an event for it. If `is_again` is true, an
     /// event that waits for the service's answer continues to wait, for the answer on the next connection.
     pub(super) fn close_all(&mut self, is_again: bool) {
-        // From here on, losses are counted for the next service. All tags are presumed before the sessions are closed,
-        // so that an event always finds a session or is counted.
+        // From here on, lost events are counted for the service of the next connection. All tags are *presumed* (count
+        // as wanted) before the sessions are closed, so that an event always finds an open session or is counted as
+        // lost.
         early::set_arena(None);
         if places(&mut self.sessions, Phase::Open).next().is_some() {
-            // The sessions may still exist when the connection is made again.
+            // The service may still have the sessions when this process connects again.
             startup::presume(self.shared);
         } else if !is_again && self.shared.presumed.load(Ordering::Relaxed) != 0 {
-            // Otherwise nothing is presumed any more; after a service that did not answer, the counts stay.
+            // From here on, tags no longer count as wanted. If the service was silent, `give_up` has already done this;
+            // then `end` is not called, and the counts of lost events stay.
             startup::end(self.shared);
         }
         self.close(None);
@@ -127,7 +130,7 @@ impl Link {
             None => {}
         }
         for session in &mut self.sessions {
-            // The next service does not know the writers.
+            // On the next connection, no writers are registered yet.
             session.known = 0;
             if session.phase == Phase::Drained {
                 session.phase = Phase::Free;
@@ -139,7 +142,8 @@ impl Link {
         startup::set_sends(false);
     }
 
-    /// Reclaims the chunks of sessions that have ended. Returns true if no thread has such a chunk any more.
+    /// Reclaims the chunks of sessions that have ended: completes them in place of their threads. Returns true if no
+    /// thread has such a chunk any more.
     #[inline(never)]
     pub(super) fn drain(&mut self) -> bool {
         let mut is_done = true;
@@ -152,8 +156,8 @@ impl Link {
         is_done
     }
 
-    /// Repeats [`drain`](Self::drain) for up to [`DRAIN_MS`]. A thread is usually in the middle of an event for
-    /// nanoseconds only, unless it is descheduled.
+    /// Repeats [`drain`](Self::drain) for up to [`DRAIN_MS`]. Unless a thread is descheduled, it is in the middle of an
+    /// event only for nanoseconds.
     #[inline(never)]
     fn drain_for_long(&mut self) -> bool {
         for _ in 0..DRAIN_MS {
@@ -170,7 +174,7 @@ impl Link {
         self.notify_again = 3;
     }
 
-    /// Registers writers with the service before threads use them. If the process is killed, the service
+    /// Registers writers with the service before threads use them. The reason: if the process is killed, the service
     /// can't read the last chunk of a writer that is not registered.
     #[inline(never)]
     pub(super) fn register_writers(&mut self) -> Result<(), ConnectionState> {
@@ -199,8 +203,8 @@ impl Link {
         Ok(())
     }
 
-    /// Returns the slot of the first session in this phase with at most `known` registered writers, or `None`
-    /// if there is none.
+    /// Returns the slot of the first session that is in this phase and has at most `known` registered writers, or
+    /// `None` if there is no such session.
     #[inline(never)]
     fn first(&self, phase: Phase, known: usize) -> Option<usize> {
         self.sessions.iter().position(|session| session.phase == phase && session.known <= known)

@@ -1,16 +1,17 @@
 //! The cursor with which packets are written, and the parts that several kinds of packets share: varints,
 //! texts, callsites.
 //!
-//! A cursor is a bare address in a chunk. It does not know where the chunk ends: a check before each field would take
-//! more instructions than the field. Instead, the encoder computes an upper bound of the packet's size first
-//! (`Event::room` in `packet.rs`), and only begins the packet if the chunk has that much room. This has three
-//! consequences for the functions below:
+//! A cursor is a bare address in a chunk. It does not know where the chunk ends, because a check of the room before
+//! each field would take more instructions than writing the field. Instead, the encoder computes an upper bound of the
+//! packet's size first (`Event::room` in `packet.rs`), and only begins the packet if the chunk has that much room. This
+//! has three consequences for the functions below:
 //!
-//! - Each of them that writes is `unsafe`, and its caller must have room for the longest field that the function writes, such as ten
-//!   bytes for a varint. The caller's `SAFETY` comment names the bound.
-//! - A store may be wider than the field, as long as it stays within that room: the next field overwrites the rest.
-//! - The memory is shared with the service, which may write to it at any time. So a cursor only stores, and never reads
-//!   back.
+//! - Each function that writes is `unsafe`. Its caller must have made sure of room for the longest field that the
+//!   function may write, such as ten bytes for a varint. The caller's `SAFETY` comment names the bound.
+//! - A store may be wider than the field, as long as it stays within this room: the next field overwrites the excess
+//!   bytes.
+//! - The memory is shared with the service, which may write to it at any time. So a cursor only stores bytes, and never
+//!   reads them back.
 //!
 //! Functions on the common path are inlined, so that the compiler joins their constant bytes into few stores. Functions
 //! for rare fields are not inlined. Most of them take the cursor by value and return it, so that it stays in a register.
@@ -47,8 +48,8 @@ pub(super) const BOOTTIME: u8 = 6;
 #[derive(Clone, Copy)]
 pub(super) struct Cursor(pub(super) *mut u8);
 
-// Every function below writes only where its caller has made sure of room, as stated at each. Alignment does not
-// matter.
+// Every function below writes only where its caller has made sure of room. The `SAFETY` comment of the function states
+// how much. The stores need no alignment.
 impl Cursor {
     #[inline(always)]
     pub(super) unsafe fn bytes<const N: usize>(&mut self, bytes: [u8; N]) {
@@ -88,7 +89,8 @@ impl Cursor {
         }
     }
 
-    /// Writes a given time of `CLOCK_BOOTTIME`, and the number of that clock. Returns the cursor behind the two fields.
+    /// Writes two fields: the time `ns`, and the number of its clock, `CLOCK_BOOTTIME`. Returns the cursor behind the
+    /// fields.
     #[inline(never)]
     pub(super) unsafe fn own_time(mut self, ns: u64) -> Self {
         // SAFETY: the caller has room for fourteen bytes.
@@ -117,8 +119,8 @@ impl Cursor {
         unsafe { if !cfg!(small) && text.len() <= SHORT { self.short_text(text) } else { self.text(text) } };
     }
 
-    /// Does the same as [`any_text`](Self::any_text), but is not inlined, because it is for packets that are rarely
-    /// written.
+    /// Does the same as [`any_text`](Self::any_text). This function is not inlined, because it is for packets that are
+    /// rarely written.
     #[inline(never)]
     pub(super) unsafe fn called_text(mut self, text: &[u8]) -> Self {
         // SAFETY: the caller has room for the text.
@@ -130,8 +132,8 @@ impl Cursor {
     #[inline(always)]
     pub(super) unsafe fn short_text(&mut self, text: &[u8]) {
         let (from, to, len) = (text.as_ptr(), self.0, text.len());
-        // SAFETY: each case copies bytes of the text only, in two parts that may overlap and together are the whole
-        // text. The caller has room for the text.
+        // SAFETY: each case copies only bytes of the text, in parts that may overlap and together are the whole text.
+        // The caller has room for the text.
         unsafe {
             match len {
                 8..16 => {
@@ -194,8 +196,8 @@ impl Cursor {
     #[inline(always)]
     pub(super) unsafe fn site(&mut self, site: &Site<'_>, has_name: bool) {
         let [low, high] = pair(site.number);
-        // SAFETY: the caller has room for all texts of a callsite without a number; otherwise for 17 bytes: 3 for the
-        // name, 8 and 6 for the metadata.
+        // SAFETY: if the callsite has no number, the caller has room for all of its texts. Otherwise the caller has
+        // room for 17 bytes: 3 for the name, and 8 and 6 for the metadata.
         unsafe {
             if !site.has_number() {
                 *self = self.whole_site(*site, has_name);

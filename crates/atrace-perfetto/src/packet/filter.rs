@@ -20,15 +20,17 @@ const FLOWS: usize = 32;
 /// The size of the buffer for the arguments that remain in an event whose other arguments were removed, in bytes.
 pub(crate) const KEPT_MAX: usize = SITE_ROOM + FLOWS * FLOW_ROOM;
 
-/// Changes the event to what a session with these filters gets. `kept` is a buffer for the arguments that remain.
+/// Removes or replaces the parts of the event that a session with these filters must not get. `kept` is a buffer for
+/// the encoded fields that replace the arguments.
 ///
-/// If the session excludes arguments, only the flows (arrows to other events) of an event remain, at most [`FLOWS`] of
-/// those in [`Event::args`]. The level of a callsite counts as an argument. If the callsite has no number, its target
-/// and location are also left out.
+/// If the session excludes arguments, only flows (arrows to other events) remain: at most [`FLOWS`] of the flows in
+/// [`Event::args`]. The level of a callsite counts as an argument. If the callsite has no number, its target and source
+/// location are left out, too.
 #[inline(never)]
 pub(crate) fn filter<'a>(event: &mut Event<'a>, filters: u32, kept: &'a mut [u8; KEPT_MAX]) {
     if filters & NO_NAMES != 0 {
-        // The track of an async slice has the slice's name. That of an end is not described.
+        // The track of an async slice has the slice's name, so this name is replaced, too. For an end, no track is
+        // described, so nothing has to be replaced.
         if let Some(track) = &mut event.track
             && event.name.is_some_and(|name| cut(name, TRACK_NAME_MAX) == track.name)
         {
@@ -40,7 +42,7 @@ pub(crate) fn filter<'a>(event: &mut Event<'a>, filters: u32, kept: &'a mut [u8;
         let mut writer = Writer::new(kept);
         if let Some(site) = event.site.filter(|site| site.about.is_some()) {
             if site.has_number() && event.kind != Type::End {
-                // category_iids, source_location_iid
+                // Fields: category_iids, source_location_iid
                 writer.number(3, site.number.into()).number(34, site.number.into());
             }
             event.site = Some(Site { about: None, level: 0, ..site });

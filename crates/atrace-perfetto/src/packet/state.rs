@@ -1,9 +1,10 @@
-//! The incremental state: the packets that a reader must have before a thread's events. The module [`writer`] decides
-//! when these packets are written.
+//! The incremental state: the packets that a reader needs before it can decode a thread's events. The module [`writer`]
+//! decides when these packets are written.
 //!
 //! The state consists of three packets: one with the clock and the default track, one that describes the thread's
-//! track, and one that describes the process's track. Further packets name categories, each before the first event that
-//! has them. All fields except names have a fixed size, so a few stores write the state.
+//! track, and one that describes the process's track. Further packets define the names of categories, each packet
+//! before the first event that has these categories. All fields except names have a fixed size, so the state can be
+//! written with a few stores.
 //!
 //! Source: Perfetto's `trace_packet.proto`, `trace_packet_defaults.proto`, `clock_snapshot.proto`,
 //! `thread_descriptor.proto`, `process_descriptor.proto`.
@@ -17,24 +18,24 @@ use super::cursor::{BOOTTIME, Cursor};
 use super::{called_full as full, called_spread as spread};
 use crate::category;
 
-/// The maximum size of the state without the categories, in bytes.
+/// The maximum size of the incremental state without the names of categories, in bytes.
 pub(crate) const ROOM: usize = 320;
 /// The maximum length of the name of a process, in bytes. A longer name is cut.
 const NAME_MAX: usize = 100;
 /// Checks the size of the three packets: 77 bytes; 48 bytes and a thread's name; 29 bytes and a process's name.
 const _: () = assert!(77 + 48 + thread::NAME_MAX + 29 + NAME_MAX <= ROOM);
 
-/// A flag of `TracePacket.SequenceFlags`: the packet begins the state anew.
+/// A flag of `TracePacket.SequenceFlags`, which means that the packet begins the incremental state anew.
 const STATE_CLEARED: u8 = 1;
 const NEEDS_STATE: u8 = 2;
-/// The number of the sequence's own clock. On this clock, each packet has the time since the previous packet.
+/// The number of the sequence's own clock. A time of this clock is the time since the previous packet.
 const OWN_CLOCK: u8 = 64;
 
-/// Writes the state of the calling thread's sequence. Returns false if there is no room.
+/// Writes the incremental state of the calling thread's packet sequence. Returns false if there is no room.
 ///
 /// `process` is the number of the process's track, and `now` is the starting time of the sequence's own clock.
 /// `is_first` means that this is the sequence's first packet in the session. `is_lost` means that events before the
-/// state were lost; the packet then says that the shared memory was full.
+/// state were lost; the state's first packet then says that the shared memory was full.
 #[inline(never)]
 pub(crate) fn write(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, is_lost: bool) -> bool {
     if chunk.room() < ROOM {
@@ -47,14 +48,15 @@ pub(crate) fn write(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, i
     unsafe {
         let mut cursor = Cursor(chunk.at());
         let whole = cursor.later::<false>();
-        // timestamp, timestamp_clock_id, sequence_flags
+        // Fields: timestamp, timestamp_clock_id, sequence_flags
         cursor.bytes([0x40]);
         cursor.bytes(now);
         cursor.bytes([0xd0, 3, BOOTTIME, 0x68, STATE_CLEARED]);
-        // trace_packet_defaults: timestamp_clock_id, track_event_defaults: track_uuid
+        // Fields: trace_packet_defaults: timestamp_clock_id, track_event_defaults: track_uuid
         cursor.bytes([0xda, 3, 16, 0xd0, 3, OWN_CLOCK, 0x5a, 11, 0x58]);
         cursor.bytes(own);
-        // clock_snapshot: clocks: clock_id, timestamp; for the own clock also is_incremental, unit_multiplier_ns
+        // Fields: clock_snapshot: clocks: clock_id, timestamp; for the own clock also is_incremental,
+        // unit_multiplier_ns
         cursor.bytes([0x32, 32, 0x0a, 12, 0x08, BOOTTIME, 0x10]);
         cursor.bytes(now);
         cursor.bytes([0x0a, 16, 0x08, OWN_CLOCK, 0x10]);
@@ -71,7 +73,7 @@ pub(crate) fn write(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, i
 
         let mut cursor = Cursor(chunk.at());
         let whole = cursor.later::<false>();
-        // track_descriptor: uuid, parent_uuid, thread: pid, tid, thread_name
+        // Fields: track_descriptor: uuid, parent_uuid, thread: pid, tid, thread_name
         cursor.bytes([0xe2, 3]);
         let track = cursor.later::<false>();
         cursor.bytes([0x08]);
@@ -86,8 +88,8 @@ pub(crate) fn write(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, i
         cursor.bytes(number(tid));
         thread::with_name(|name| cursor.field(0x2a, name));
         cursor.close::<false>(thread);
-        // disallow_merging_with_system_tracks: slices that come through ATrace have another clock and end by another
-        // rule.
+        // Field: disallow_merging_with_system_tracks, because slices that come through ATrace have times of another
+        // clock, and end by another rule.
         cursor.bytes([0x48, 1]);
         cursor.close::<false>(track);
         cursor.close::<false>(whole);
@@ -95,7 +97,7 @@ pub(crate) fn write(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, i
 
         let mut cursor = Cursor(chunk.at());
         let whole = cursor.later::<false>();
-        // track_descriptor: uuid, process: pid, process_name
+        // Fields: track_descriptor: uuid, process: pid, process_name
         cursor.bytes([0xe2, 3]);
         let track = cursor.later::<false>();
         cursor.bytes([0x08]);
@@ -116,8 +118,8 @@ pub(crate) fn write(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, i
     true
 }
 
-/// Writes the packet that names categories, which are given as bits of tags. Returns false if there is no
-/// room.
+/// Writes the packet that defines the names of categories. The categories are given as bits of tags. Returns false if
+/// there is no room.
 #[inline(never)]
 pub(crate) fn name_categories(chunk: &mut Chunk, tags: u32) -> bool {
     if chunk.room() < categories_room(tags) {
@@ -127,7 +129,7 @@ pub(crate) fn name_categories(chunk: &mut Chunk, tags: u32) -> bool {
     unsafe {
         let mut cursor = Cursor(chunk.at());
         let whole = cursor.later::<false>();
-        // sequence_flags, interned_data: event_categories: iid, name
+        // Fields: sequence_flags, interned_data: event_categories: iid, name
         cursor.bytes([0x68, NEEDS_STATE, 0x62]);
         let interned = cursor.later::<false>();
         let mut missing = tags;
@@ -145,8 +147,8 @@ pub(crate) fn name_categories(chunk: &mut Chunk, tags: u32) -> bool {
     true
 }
 
-/// Returns the maximum size of the packet that names these categories: 7 bytes, and at most 21 for each
-/// category.
+/// Returns the maximum size, in bytes, of the packet that defines the names of these categories: 7 bytes, and at most
+/// 21 for each category.
 pub(crate) const fn categories_room(categories: u32) -> usize {
     7 + 21 * categories.count_ones() as usize
 }

@@ -11,7 +11,7 @@ use crate::hash::seeded;
 use crate::proto::Writer;
 use crate::track;
 
-/// The name by which readers recognise the counter.
+/// The name by which readers of the trace recognise the counter.
 const NAME: &str = "thread_time";
 /// The maximum size of an encoded sample, in bytes: two numbers of ten bytes, and their keys.
 pub(crate) const SAMPLE_MAX: usize = 23;
@@ -27,11 +27,12 @@ pub(crate) fn track(process: u64) -> Track<'static> {
 }
 
 /// Encodes the fields of an event that hold the processor time of the calling thread. Returns `None` if the time is not
-/// known. If the thread has given up system calls, it does not ask the system for the time.
+/// known. This includes a thread that has given up system calls, because such a thread must not ask the system for the
+/// time.
 pub(crate) fn sample(counter: u64, bytes: &mut [u8; SAMPLE_MAX]) -> Option<&[u8]> {
     let time = if thread::is_confined() { None } else { clock::of_thread() }?;
     let mut writer = Writer::new(bytes);
-    // extra_counter_track_uuids, extra_counter_values
+    // Fields: extra_counter_track_uuids, extra_counter_values
     writer.number(31, counter).number(12, time);
     writer.finish()
 }

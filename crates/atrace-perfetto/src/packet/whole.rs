@@ -5,8 +5,8 @@
 //! chunk. The length of the packet is known before the first byte is written, so nothing has to be filled in
 //! afterwards.
 //!
-//! All chunks are taken before the first byte is written. If a part were missing, the service would hold back all later
-//! packets of the sequence. So a part is missing only if the process was killed between two chunks.
+//! If a part were missing, the service would hold back all later packets of the sequence. So all chunks are taken
+//! before the first byte is written, and a part is missing only if the process was killed between two chunks.
 
 use std::ptr;
 
@@ -32,10 +32,11 @@ const PAYLOAD: usize = Layout::Whole.room() - LENGTH;
 /// type, all categories, a track or the processor time, an interned name, and the length of the name.
 const HEAD_MAX: usize = 24 + 96;
 
-/// Writes a long event: its name, up to [`WHOLE_MAX`] bytes, and all of its arguments. `sample` has the encoded
-/// fields of the thread's processor time. `take` takes a further chunk. Returns `Some(true)` if there were enough chunks. Otherwise
-/// returns `Some(false)`; the chunks that were taken are then complete and empty, and `chunk` is "no chunk". Returns
-/// `None`, and writes nothing, if the event is too long for `chunk` and [`CHUNKS_MAX`] further chunks.
+/// Writes a long event: its name, up to [`WHOLE_MAX`] bytes, and all of its arguments. `sample` contains the encoded
+/// fields of the thread's processor time. `take` takes a further chunk. Returns `Some(true)` if there were enough free
+/// chunks, and otherwise `Some(false)`. In the latter case, the further chunks that were taken are complete and empty.
+/// The first chunk is complete, too, and `chunk` now means "no chunk". Returns `None`, and writes nothing, if the event
+/// is too long for `chunk` and [`CHUNKS_MAX`] further chunks.
 ///
 /// The event must be one that [may be whole](Event::may_be_whole): its name is either its own or that of its callsite,
 /// and it has no metadata, value, flow number or time. The chunk must have room for [`PART_MIN`] bytes.
@@ -74,7 +75,7 @@ pub(crate) fn whole_event(
     let inner_len = inner.len() + name.len() + args_len;
     let mut outer = [0; HEAD_MAX];
     let mut writer = Writer::new(&mut outer);
-    // timestamp, sequence_flags; track_event
+    // Fields: timestamp, sequence_flags, track_event
     writer.number(8, since).number(13, 2).length(11, inner_len);
     let outer = writer.finish()?;
     let left = outer.len() + inner_len;
@@ -114,7 +115,7 @@ fn room_of(chunk: &Chunk) -> usize {
 struct Parts<'a> {
     chunk: &'a mut Chunk,
     more: std::slice::IterMut<'a, Chunk>,
-    /// The address of the next byte of the part.
+    /// The address of the next byte of the current part, or null before the first part.
     at: *mut u8,
     /// The number of bytes for which the current part still has room, or 0 if no part was begun.
     room: usize,
@@ -129,8 +130,8 @@ impl Parts<'_> {
             self.room -= some.len();
             self.left -= some.len();
             bytes = rest;
-            // SAFETY: `next_part` has made sure of `room` bytes of the chunk. Shared memory is never part of a text.
-            // The published bytes are a whole packet, or its last part, within the chunk.
+            // SAFETY: `next_part` has made sure that the chunk has `room` bytes. Shared memory is never part of a text,
+            // so the ranges don't overlap. The published bytes are a whole packet, or its last part, within the chunk.
             unsafe {
                 ptr::copy_nonoverlapping(some.as_ptr(), self.at, some.len());
                 self.at = self.at.add(some.len());
@@ -141,8 +142,8 @@ impl Parts<'_> {
         }
     }
 
-    /// Begins a part. The first part begins in the present chunk, every other part in the next chunk. Returns
-    /// false if there is no next chunk.
+    /// Begins a part. The first part begins in the present chunk, and every later part begins in the next chunk.
+    /// Returns false if there is no next chunk.
     fn next_part(&mut self) -> bool {
         if !self.at.is_null() {
             let Some(next) = self.more.next().filter(|_| self.left > 0) else { return false };

@@ -1,4 +1,5 @@
-//! The kernel's events by category: Android's names of categories, or the kernel's own groups and events.
+//! Finds the kernel's events of a category. A category is one of Android's names, or the name of a group or an event in
+//! the kernel.
 
 use std::fs;
 use std::path::Path;
@@ -71,8 +72,8 @@ pub(crate) fn events(root: Option<&Path>, names: &[String]) -> Result<Vec<String
     Ok(found)
 }
 
-/// Returns whether a name has the form of a group, or of a group and an event. Such a name can't lead out of the
-/// directory `events`. The name of the group `ftrace` is not accepted.
+/// Returns whether a name has the form `GROUP` or `GROUP/EVENT`. Such a name can't lead out of the directory `events`.
+/// The name of the group `ftrace` is not accepted.
 fn is_name(name: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')

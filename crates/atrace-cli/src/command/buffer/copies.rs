@@ -1,8 +1,9 @@
 //! Copies of the messages that programs write to the kernel's top-level marker (Linux 6.16).
 //!
-//! C and C++ programs open the top-level marker themselves. The kernel copies the messages of all programs to a
-//! separate buffer, so that other programs' messages take no room in the program's buffer and are not counted. The
-//! messages of the program are selected when the recording is saved.
+//! C and C++ programs open the top-level marker themselves, so `atrace run` must record it, too. The kernel copies the
+//! messages that all programs write to this marker to a separate buffer. So other programs' messages take no room in
+//! the buffer of the recorded program, and are not counted as its events. The messages of the recorded program are
+//! selected when the recording is saved.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -23,8 +24,8 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Creates a buffer for copies, as large as the program's buffer if there is enough memory. Returns `None` if the
-    /// kernel can't copy messages.
+    /// Creates a buffer for copies, as large as the recorded program's buffer if there is enough memory. Returns `None`
+    /// if the kernel can't copy messages.
     pub(crate) fn make(kb: Option<u64>) -> Result<Option<Self>> {
         if !tracefs::can_copy(&tracefs::root()?) {
             return Ok(None);
@@ -38,20 +39,21 @@ impl Copies {
         Ok(self.instance.set_option(tracefs::COPY, true)?)
     }
 
-    /// Checks whether another process has switched the top-level buffer on. If so, the marker writes to that buffer
-    /// again.
+    /// Checks whether another process has switched the top-level buffer on. If so, makes the marker write to that
+    /// buffer again.
     pub(crate) fn look(&mut self) {
         Silence::look(&mut self.silence);
     }
 
     pub(crate) fn stop(&mut self) -> Result {
-        // First, because a write to the top-level marker fails if a buffer that gets copies is off.
+        // Copying is switched off first, before the buffer: while a buffer that gets copies is off, writes to the
+        // top-level marker fail.
         self.instance.set_option(tracefs::COPY, false)?;
         self.silence = None;
         Ok(self.instance.set_tracing_on(false)?)
     }
 
-    /// Reports copies that were lost, and copies of other programs that could not be left out.
+    /// Reports that copies were lost, or that messages of other programs could not be left out.
     pub(crate) fn report(&self, processes: &Processes) {
         let stats = self.instance.stats().unwrap_or_default();
         if stats.lost() > 0 {
@@ -78,7 +80,8 @@ impl Copies {
     }
 }
 
-/// Returns the text of the buffer `instance`, which holds copies. The text is to be added to the file of a recording.
+/// Returns the text of the buffer `instance`, which holds copies. `systrace::write` adds this text to the file of a
+/// recording.
 pub(crate) fn copied<'a>(instance: &Instance, is_wanted: &'a dyn Fn(u32) -> bool) -> Result<Copied<'a>> {
     let path = instance.path().join("trace");
     let text = File::open(&path).map_err(failed(shown_path(&path)))?;

@@ -1,14 +1,15 @@
-//! Saves or removes the buffers of recordings whose command was killed. This is done when the next recording with a
-//! buffer of the kernel begins.
+//! Saves or removes the buffers that killed commands have left. This is done when the next recording with a buffer of
+//! the kernel begins.
 //!
 //! A buffer with events is saved before it is removed, unless its events became packets during the recording. It is
-//! saved to the file that the killed command's note names or, if there is no note, or if that file exists already or
-//! can't be created, to root's home directory. A buffer to which a process still writes is left for a later command. A
-//! buffer that can't be saved is marked, and stays until a user has saved and removed it.
+//! saved to the file that the killed command's note names. If there is no note, or if that file exists already or can't
+//! be created, the buffer is saved to root's home directory. A buffer to which a process still writes is left for a
+//! later command. A buffer that can't be saved is marked, and stays until a user has saved and removed it.
 //!
-//! The same is done with a recording in the top-level buffer, whose settings are then restored. If the recording can't be
-//! saved, the buffer stays switched off, and the next recording tries again. If another program has changed the buffer's
-//! settings since, that program may use the buffer, so nothing is saved or restored.
+//! A recording in the top-level buffer is saved in the same way. Afterwards, the settings of that buffer are restored.
+//! If the recording can't be saved, the buffer stays switched off, and the next recording tries again. If another
+//! program has changed the buffer's settings after the command was killed, that program may use the buffer, so nothing
+//! is saved or restored.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -29,8 +30,7 @@ use crate::command::notes::{self, Destination, LeftInTop};
 use crate::command::terminal::{Failure, Result, say, shown_path};
 use crate::process::{self, Process, holders, name_holders};
 
-/// Saves and removes the buffers that killed recordings left, and reports those that could not be
-/// saved.
+/// Saves and removes the buffers that killed recordings left, and reports buffers that could not be saved.
 pub(crate) fn sweep() -> Result {
     let unsaved: Vec<_> = notes::unsaved().into_iter().map(|(pid, _)| pid).collect();
     let swept = tracefs::sweep_where(PREFIX, |path, pid| {
@@ -56,10 +56,10 @@ pub(crate) fn sweep() -> Result {
         let (path, rescue) = (shown_path(&path), rescue(&paths));
         say(format_args!("{path} still holds a recording that could not be saved: {rescue}"));
     }
-    // The names of processes and the copies are needed until the recording is saved.
+    // The buffers with the names of processes and with copies of messages are needed until their recording is saved.
     let is_left = |pid: &u32| left.iter().any(|(left, _)| left == pid);
     tracefs::sweep_where(NAMES, |_, pid| !is_left(&pid))?;
-    // The events that were read from these buffers are in the killed command's hidden file.
+    // Buffers whose events became packets need not be saved: the packets are in the killed command's hidden file.
     tracefs::sweep_where(typed::PREFIX, |_, _| true)?;
     let copies = tracefs::sweep_where(copies::PREFIX, |path, pid| !is_left(&pid) && !is_kept(path))?;
     if !swept.removed.is_empty() || !copies.removed.is_empty() {
@@ -71,7 +71,7 @@ pub(crate) fn sweep() -> Result {
 }
 
 /// Saves the recording that a killed command has left in the top-level buffer, and restores the buffer. If this fails,
-/// the note stays.
+/// the command's note stays, so that the next recording tries again.
 fn restore_top(left: LeftInTop) -> Result {
     let pid = left.pid;
     if !Top::is_as_left(&left)? {
@@ -108,7 +108,7 @@ fn tell_saved(path: &Path, pid: u32) {
     say(format_args!("saved {}: {}", shown_path(path), unsaved(pid)));
 }
 
-/// Returns the name of a recording for messages. Its command was killed, or could not save it.
+/// Returns a description, for messages, of a recording whose command was killed or could not save the recording.
 fn unsaved(pid: u32) -> String {
     format!("a recording whose command (process {pid}) ended before it could save it")
 }
@@ -141,7 +141,8 @@ fn save(path: &Path, pid: u32) -> Result<bool> {
         ));
         return Ok(false);
     }
-    // Copies of the top-level marker's messages fill a buffer even though no process has it open.
+    // Copies of messages to the top-level marker can still arrive in a buffer, although no process has the buffer open.
+    // So the recording's buffer and its buffer for copies are switched off.
     for instance in [&instance].into_iter().chain(&copies) {
         if tracefs::can_copy(instance.path()) {
             instance.set_option(tracefs::COPY, false)?;
@@ -157,7 +158,8 @@ fn save(path: &Path, pid: u32) -> Result<bool> {
     let saved = output.and_then(|output| save_from(&instance, copied, output, processes.count(), name));
     match saved {
         Ok((saved, _)) => {
-            // Another command may look at the buffer before it is removed.
+            // The buffer is cleared now, because another command may look at it, and save it again, before it is
+            // removed.
             instance.clear()?;
             tell_saved(&saved, pid);
             Ok(true)
@@ -171,7 +173,7 @@ fn save(path: &Path, pid: u32) -> Result<bool> {
 }
 
 /// Returns the file to which the killed command would have saved its recording or, if that file can't be created, a
-/// file with this name in root's home directory.
+/// file with the name `name` and the extension `.ftrace` in root's home directory.
 fn output(name: &OsStr, noted: Option<Destination>, pid: u32) -> Result<Output> {
     if let Some(noted) = noted {
         let owner = noted.owner.map(|(uid, gid)| Caller::of(uid, Some(gid)));

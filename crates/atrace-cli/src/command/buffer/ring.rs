@@ -3,11 +3,11 @@
 //!
 //! # Names
 //!
-//! Most processes of a program have ended before the recording is saved. The names of the processes come from a small
-//! separate ring buffer. In that buffer, the kernel records the event `sched_process_exec` (a process executes a
-//! program) of the started program and its children (`set_event_pid`, option `event-fork`). If the recording may
-//! contain messages of other programs (see `copies`), the kernel also records `task_newtask` (a process starts another
-//! process).
+//! Most processes of a program have ended before the recording is saved, so `/proc` can't show their names. The names
+//! come from a small separate ring buffer. In that buffer, the kernel records the events `sched_process_exec` (a
+//! process executes a program) of the started program and its children (`set_event_pid`, option `event-fork`). If the
+//! kernel copies messages of all programs to a buffer of the recording (see `copies`), the kernel also records
+//! `task_newtask` (a process starts another process).
 //!
 //! # How full a buffer became
 //!
@@ -30,10 +30,10 @@ use crate::tracefs::{self, Instance, Stats};
 /// The prefix of the tracefs instances into which `run` and `record` record text.
 pub(crate) const PREFIX: &str = "atrace-recording";
 
-/// The event that makes the kernel store to which process a thread belongs.
+/// The event that is enabled so that the kernel stores the names of threads, and to which process each thread belongs.
 pub(in crate::command::buffer) const TEACHER: &str = "sched/sched_process_exit";
 
-/// The number of thread names that the kernel should store for the whole machine. By default, older kernels store only
+/// The number of thread names that the kernel is to store for the whole machine. By default, older kernels store only
 /// 128 names.
 const THREAD_NAMES: u64 = 4096;
 
@@ -51,15 +51,14 @@ pub(crate) fn make(prefix: &str, kb: Option<u64>) -> Result<Instance> {
     Ok(instance)
 }
 
-/// The clocks for the timestamps, the best clock first. Each entry has a text that says how the clock differs from the
-/// best one.
+/// The clocks for the timestamps, the best clock first, and texts that say how the other clocks differ from it.
 const CLOCKS: [(&str, &str); 3] = [
     ("boot", ""),
     ("mono", "stands still while the machine sleeps"),
     ("global", "has no defined starting point"),
 ];
 
-/// The options that add the process id to each event: the option of Linux, and the older option of Android's kernels.
+/// The option that adds the process id to each event: its name on Linux, and its older name on Android's kernels.
 pub(crate) const PROCESS_IDS: [&str; 2] = ["record-tgid", "print-tgid"];
 
 /// Selects the best clock that the kernel has.
@@ -73,7 +72,8 @@ fn set_clock(instance: &Instance) -> Result {
     Ok(())
 }
 
-/// Returns a sentence for readers of a trace whose clock is not the best one, or `None` for the best clock.
+/// Returns a sentence that tells readers of a trace that its clock is not the best one of [`CLOCKS`]. Returns `None`
+/// for the best clock.
 fn remark(clock: &str) -> Option<String> {
     let (_, how) = CLOCKS.iter().skip(1).find(|(name, _)| *name == clock)?;
     Some(format!(
@@ -88,8 +88,8 @@ fn comment(instance: &Instance) -> String {
     clock.and_then(remark).map_or_else(String::new, |remark| format!("# {remark}\n"))
 }
 
-/// Sets the clock, the size, and the option that adds the process id to each event. Makes the kernel store the
-/// processes and the names of threads.
+/// Sets the clock, the size, and the option that adds the process id to each event. Makes the kernel store the names of
+/// threads, and to which processes the threads belong.
 pub(crate) fn prepare(instance: &Instance, kb: Option<u64>) -> Result {
     set_clock(instance)?;
     resize(instance, kb)?;
@@ -99,8 +99,8 @@ pub(crate) fn prepare(instance: &Instance, kb: Option<u64>) -> Result {
             "this kernel (before 4.13) does not record which process a thread belongs to: only the programs' messages show it",
         ),
     }
-    // The kernel stores the processes and names of threads only while some event is enabled. This event is, but its
-    // filter never passes.
+    // The kernel stores the processes and names of threads only while some event is enabled. So `TEACHER` is enabled,
+    // with a filter that no event passes.
     let teacher = format!("events/{TEACHER}");
     if instance.path().join(&teacher).exists() {
         instance.control(&format!("{teacher}/filter"), "pid == -2")?;
@@ -122,7 +122,7 @@ pub(crate) fn enable(instance: &Instance, events: &[String]) -> Result {
     Ok(())
 }
 
-/// Returns the largest size of a buffer, in KiB for each CPU.
+/// Returns the largest size that a buffer may have if `available_kb` KiB of memory are available, in KiB for each CPU.
 const fn most_kb(available_kb: u64, cpus: u64) -> u64 {
     available_kb / 10 * 9 / cpus
 }
@@ -164,8 +164,9 @@ pub(crate) fn available_kb() -> u64 {
     line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok()).unwrap_or(u64::MAX / 1024)
 }
 
-/// Enlarges the kernel's table of thread names, which all processes of the machine share. The table is not made
-/// smaller afterwards: other users may rely on it by then, it is small, and shrinking it drops all names.
+/// Enlarges the kernel's table of thread names, which all processes of the machine share. The table is not made smaller
+/// after the recording: it takes little memory, other users may rely on its size by then, and a smaller table would
+/// lose all names.
 fn keep_names(root: &Path) {
     let path = root.join("saved_cmdlines_size");
     let size = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u64>().ok());
@@ -178,7 +179,8 @@ fn keep_names(root: &Path) {
 /// instance to the next recording.
 pub(crate) fn remove(instance: Instance) -> Result {
     let path = instance.path().to_owned();
-    // An empty buffer costs little while a process still holds it open.
+    // If the buffer can't be removed yet because a process holds it open, it at least takes little memory when it is
+    // empty.
     let _ = instance.clear();
     match instance.remove() {
         Err(e) if e.kind() == ErrorKind::ResourceBusy => {
@@ -190,12 +192,12 @@ pub(crate) fn remove(instance: Instance) -> Result {
     }
 }
 
-/// The option that marks a buffer whose recording could not be saved: the buffer does not overwrite old
-/// events. (The recording is stopped already, so the option has no other effect.)
+/// The option that marks a buffer whose recording could not be saved. The mark is the value 0, with which a buffer does
+/// not overwrite old events. (The recording is stopped already, so this has no effect on the events.)
 const MARK: &str = "options/overwrite";
 
-/// Saves the trace with the names of its processes. `processes` is the expected number of processes. Returns the path
-/// of the file, and how many copied messages were saved.
+/// Saves the trace of `instance` with the names of its processes. `processes` is the expected number of processes.
+/// Returns the path of the file, and the number of messages that were saved from `copied`.
 pub(crate) fn save_from(
     instance: &Instance,
     copied: Option<Copied<'_>>,
@@ -204,7 +206,8 @@ pub(crate) fn save_from(
     mut name: impl FnMut(u32) -> Option<String>,
 ) -> Result<(PathBuf, u64)> {
     let kept = thread_names()?;
-    // The kernel keeps names of threads. A process's main thread has the process's id, so its name serves, too.
+    // The kernel stores only names of threads. The name of the main thread, whose id is the process id, is used if
+    // `name` knows no name of the process.
     let name = |process: u32| name(process).or_else(|| kept.get(&process).cloned());
     let problem = format!("can't save {}", shown_path(output.named()));
     let comment = comment(instance);
@@ -216,7 +219,8 @@ pub(crate) fn save_from(
     Ok((output.finish().map_err(failed(problem))?, copied))
 }
 
-/// Keeps the instances whose content could not be saved. Adds to the error the command that saves the content.
+/// Keeps instances whose content could not be saved. Returns the error `e`, with the shell command that saves the
+/// content added to its text.
 pub(crate) fn keep_all(e: Failure, instances: impl IntoIterator<Item = Instance>) -> Failure {
     let paths: Vec<_> = instances.into_iter().map(keep).collect();
     let rescue = rescue(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>());
@@ -235,7 +239,7 @@ pub(crate) fn is_kept(path: &Path) -> bool {
     fs::read_to_string(path.join(MARK)).is_ok_and(|text| text.trim() == "0")
 }
 
-/// Returns the shell command that saves the content of buffers by hand.
+/// Returns the shell command with which a user can save the content of buffers.
 pub(crate) fn rescue(paths: &[&Path]) -> String {
     let traces: String = paths.iter().map(|path| format!("{} ", quoted_path(&path.join("trace")))).collect();
     let directories: String = paths.iter().map(|path| format!(" {}", quoted_path(path))).collect();
@@ -246,7 +250,7 @@ pub(crate) fn rescue(paths: &[&Path]) -> String {
 pub(crate) const NAMES: &str = "atrace-names";
 
 const EVENT: &str = "events/sched/sched_process_exec/enable";
-/// The option that makes the kernel record the events of children, too.
+/// The option that makes the kernel record the events of the children of the processes in `set_event_pid`, too.
 const FORK: &str = "event-fork";
 const NEW: &str = "events/task/task_newtask";
 /// The filter that passes the starts of new processes, but not the starts of new threads (`CLONE_THREAD`).
@@ -255,8 +259,8 @@ const NEW_PROCESS: &str = "!(clone_flags & 65536)";
 pub(crate) struct Names(Option<Instance>);
 
 impl Names {
-    /// Creates the buffer. If the kernel lacks the event `sched_process_exec`, or can't record the events of a
-    /// program's children (before Linux 4.12), no names are recorded.
+    /// Creates the buffer for names. If the kernel lacks the event `sched_process_exec`, or can't record the events of
+    /// a program's children (before Linux 4.12), no names are recorded.
     pub(crate) fn make() -> Result<Self> {
         let root = tracefs::root()?;
         if !root.join(EVENT).exists() || !root.join("options").join(FORK).exists() {
@@ -264,17 +268,17 @@ impl Names {
         }
         let instance = Instance::create(NAMES)?;
         set_size(&instance, 128)?;
-        // The option covers the processes in `set_event_pid` and their children. No process is in it yet.
+        // The option extends `set_event_pid` to the children of the processes in that file. The file is still empty.
         instance.set_option(FORK, true)?;
         Ok(Self(Some(instance)))
     }
 
-    /// Returns the directory of the buffer, which is to be passed to [`begin`](Self::begin).
+    /// Returns the directory of the buffer, for the function [`begin`](Self::begin).
     pub(crate) fn directory(&self) -> Option<&Path> {
         self.0.as_ref().map(Instance::path)
     }
 
-    /// Starts to record the programs that the calling process and its children execute.
+    /// Starts to record which programs the calling process and its children execute.
     pub(crate) fn begin(instance: &Path) -> std::io::Result<()> {
         fs::write(instance.join("set_event_pid"), std::process::id().to_string())?;
         if tracefs::can_copy(&tracefs::root()?) {
@@ -284,8 +288,8 @@ impl Names {
         fs::write(instance.join(EVENT), "1")
     }
 
-    /// Returns the program's threads that exist now, including those of processes whose parent has ended. Without the
-    /// buffer for names, returns the threads of the process `started`.
+    /// Returns the ids of the program's threads that exist now, including the threads of processes whose parent has
+    /// ended. If there is no buffer for names, returns only `started`, the process id of the program.
     pub(crate) fn living(&self, started: u32) -> Vec<u32> {
         let Some(directory) = self.directory() else { return vec![started] };
         let text = fs::read_to_string(directory.join("set_event_pid")).unwrap_or_default();
@@ -298,7 +302,7 @@ impl Names {
     }
 }
 
-/// The processes of a program, as a buffer for names has recorded them.
+/// The processes of a program that were recorded in a buffer for names.
 #[derive(Default)]
 pub(crate) struct Processes {
     /// For each process, the name of the program that it executed last, without the path.
@@ -308,12 +312,13 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Reads the processes from a buffer that any command created.
+    /// Reads the processes from a buffer for names, which this or another command has created.
     pub(crate) fn read(instance: &Instance) -> Self {
         let (Ok(text), Ok(stats)) = (instance.read_trace(), instance.stats()) else { return Self::default() };
         let text::Started { names, processes, events } = text::started(&text);
         if events != stats.entries {
-            // The name of a file imitates further events, and nothing can be trusted.
+            // The name of an executed file contains text that looks like further events, so nothing in the buffer can
+            // be trusted.
             return Self::default();
         }
         Self { names, all: (stats.lost() == 0).then_some(processes) }
@@ -343,10 +348,11 @@ fn thread_names() -> Result<HashMap<u32, String>> {
     Ok(text::kept(&text))
 }
 
-/// Statistics of how full a buffer is, which are read at intervals.
+/// Statistics about the events in a buffer, which are read at intervals.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// The largest mean size of an event, over all CPUs whose part of the buffer was full.
+    /// The largest mean size of an event in bytes, among the CPUs whose part of the buffer was full when the statistics
+    /// were read.
     largest: f64,
     last: Vec<Stats>,
     /// The number of the program's messages that are in the buffer for copies.
@@ -354,7 +360,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Reads the buffer's statistics. This takes a few system calls for each CPU.
+    /// Reads the statistics of the buffer `instance`. This takes a few system calls for each CPU.
     pub(crate) fn look(&mut self, instance: &Instance) -> Result {
         self.last = instance.cpu_stats()?;
         for cpu in self.last.iter().filter(|cpu| cpu.overrun > 0 && cpu.entries > 0) {
@@ -363,7 +369,7 @@ impl Tally {
         Ok(())
     }
 
-    /// Adds to the number of the program's messages that are in the buffer for copies.
+    /// Adds `messages` to the number of the program's messages that are in the buffer for copies.
     pub(crate) fn add_copied(&mut self, messages: u64) {
         self.copied += messages;
     }
@@ -376,8 +382,9 @@ impl Tally {
         Stats::sum(&self.last).lost()
     }
 
-    /// Returns the size in KiB for each CPU that would have kept all events, even if all threads of the program had
-    /// run on one CPU; and true. If that takes more than half of the available memory, returns an estimate and false.
+    /// Returns a size of the buffer, in KiB for each CPU, and whether it is certain. A certain size would have kept all
+    /// events even if all threads of the program had run on one CPU. If such a buffer takes more than half of the
+    /// available memory, the function returns an estimate instead, which is not certain.
     fn needed_kb(&self, available_kb: u64) -> (u64, bool) {
         let cpus = self.last.len().max(1) as u64;
         let mean = |cpu: &Stats| if cpu.entries == 0 { 0.0 } else { cpu.bytes as f64 / cpu.entries as f64 };
@@ -385,7 +392,7 @@ impl Tally {
         // A ring buffer consists of pages of the kernel's size.
         let page = atrace_sys::memory::page_size() as f64;
         let kb = |events: u64, margin: f64| {
-            // A page has a header, and unused space at its end where the next event did not fit.
+            // A page has a header of 16 bytes. At its end is unused space, in which the next event did not fit.
             let in_page = ((page - 16.0) / size).floor().max(1.0);
             let pages = (events as f64 / in_page).ceil() * margin + 8.0;
             ((pages * page / 1024.0) as u64).next_multiple_of(64)
@@ -394,18 +401,20 @@ impl Tally {
         if alone.saturating_mul(cpus) <= available_kb / 2 {
             return (alone, true);
         }
-        // That would take too much memory. Instead, the events are assumed to be spread over the CPUs as this time,
-        // with a margin of one half.
+        // A buffer with room for all events on each CPU would take too much memory. The estimate assumes that the
+        // events of the next recording are spread over the CPUs as in this recording, with a margin of one half.
         (kb(self.last.iter().map(Stats::written).max().unwrap_or(0), 1.5), false)
     }
 
-    /// Returns a text with the number of written events and the number of lost events.
+    /// Returns a text with the number of written events and the number of lost events. `what` is the word for the
+    /// events.
     pub(crate) fn report(&self, what: &str) -> String {
         let is_whole = self.lost() == 0;
         self.report_of_some(what) + if is_whole { ", none lost" } else { "" }
     }
 
-    /// Says which size of the buffer keeps all events, if there is memory for it.
+    /// Returns a text that names a size with which the buffer would have kept all events, if there is enough memory for
+    /// that size.
     fn advice(&self, available_kb: u64) -> String {
         let most = most_kb(available_kb, self.last.len().max(1) as u64);
         match self.needed_kb(available_kb) {
@@ -415,7 +424,8 @@ impl Tally {
         }
     }
 
-    /// Returns the text of [`report`](Self::report) for a buffer that may have missed some events.
+    /// Returns a text as [`report`](Self::report) does, but without the words "none lost". It is for recordings in
+    /// which events may be missing for other reasons than the size of the buffer.
     pub(crate) fn report_of_some(&self, what: &str) -> String {
         let (written, lost) = (self.written(), self.lost());
         let mut text = format!("{} {what} written", thousands(written));

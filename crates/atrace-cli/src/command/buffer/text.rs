@@ -1,16 +1,16 @@
-//! Parses names in the kernel's texts. A name may contain any byte except NUL.
+//! Parses the names of processes and threads in texts of the kernel. A name may contain any byte except NUL.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::tracefs::markers;
 
-/// The processes that started, or executed a program.
+/// The processes that started or executed a program, according to a text of events.
 #[derive(Default)]
 pub(crate) struct Started {
     pub(crate) processes: HashSet<u32>,
     /// For each process, the name of the program that it has executed last.
     pub(crate) names: HashMap<u32, String>,
-    /// The number of events.
+    /// The number of events in the text.
     pub(crate) events: u64,
 }
 
@@ -35,7 +35,8 @@ pub(crate) fn started(text: &[u8]) -> Started {
     all
 }
 
-/// Parses lines `PID NAME`. A name that contains a newline can forge a line, so an id that occurs twice gets no name.
+/// Parses lines `ID NAME`, which have the id and the name of a thread. A name that contains a newline can imitate
+/// another line, so an id that occurs twice gets no name.
 pub(crate) fn kept(text: &[u8]) -> HashMap<u32, String> {
     let mut names = HashMap::<u32, Option<String>>::new();
     for line in text.split(|&byte| byte == b'\n') {

@@ -1,11 +1,11 @@
-//! The kernel's top-level buffer, which all users share. It is used only if no other process uses it, and
-//! restored afterwards.
+//! The kernel's top-level buffer, which all users share. A recording uses this buffer only if no other process uses it,
+//! and restores its settings afterwards.
 //!
 //! A recording changes the buffer's switch, clock, size and options. The old values are read first, are written to the
 //! command's note, and are written back in reverse order when the [`Top`] is restored or dropped. If the command is
-//! killed, the next recording saves the events and writes the values back (`leftover`), unless another program uses the
-//! buffer by then: the command's note also has the settings with which the recording began. A forked child that drops
-//! its copy of the [`Top`] changes nothing.
+//! killed, the next recording saves the events and writes the old values back (`leftover`), unless another program uses
+//! the buffer by then. To detect this, the note also has the settings with which the recording began. A forked child
+//! that drops its copy of the [`Top`] changes nothing.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::command::buffer::ring;
 use crate::command::notes::{self, LeftInTop, Note, Settings};
 use crate::command::terminal::{Failure, Result, failed, quoted_path, say, shown_path};
 
-/// The use of the top-level buffer for a recording. Dropping the `Top` restores the settings that were changed, unless
+/// The top-level buffer while a recording uses it. Dropping the `Top` restores the settings that were changed, unless
 /// the buffer has events that are not saved yet.
 pub(crate) struct Top {
     pub(crate) instance: Instance,
@@ -29,14 +29,14 @@ pub(crate) struct Top {
     before: Settings,
     /// Whether the recorded events stay in the buffer, because they are not saved.
     is_kept: bool,
-    /// The process that has to restore the buffer, or `None` if that is done.
+    /// The process that has to restore the buffer, or `None` if the buffer is restored already.
     by: Option<Generation>,
 }
 
 impl Top {
-    /// Takes the buffer to record into it. Returns an error if another process uses the buffer, or if it has
-    /// events and `discard` is false. `note` receives the values that have to be restored. Values that a killed command
-    /// has changed are restored first.
+    /// Takes the buffer, to record into it. Returns an error if another process uses the buffer, or if the buffer has
+    /// events and `discard` is false. Writes the values that must be restored to `note`. If a killed command has left
+    /// changed values, these are restored first.
     pub(crate) fn take(discard: bool, note: Option<&Note>) -> Result<Self> {
         let root = tracefs::root()?;
         let instance = Instance::attach(&root)?;
@@ -84,7 +84,7 @@ impl Top {
         Ok(top)
     }
 
-    /// Switches the buffer on, for the recording. `note` receives the settings of the buffer.
+    /// Switches the buffer on, for the recording. Writes the settings that the buffer has now to `note`.
     pub(crate) fn start(&self, note: Option<&Note>) -> Result {
         let root = self.instance.path();
         let changed = self.before.iter().map(|(path, _)| path.clone()).filter(|path| *path != switch(root));
@@ -96,39 +96,41 @@ impl Top {
         Ok(())
     }
 
-    /// Returns whether the buffer has the settings that a killed command has left. Otherwise, another program has
-    /// changed them since, and may use the buffer.
+    /// Returns whether the buffer still has the settings that a killed command has left. If it has other settings,
+    /// another program has changed them, and may use the buffer.
     pub(crate) fn is_as_left(left: &LeftInTop) -> Result<bool> {
         let root = tracefs::root()?;
         let (set, is_on) = (&left.text.set, is_on(&root)?);
         let has_events = !read(&root.join("set_event"))?.is_empty();
-        // The events of a recording that could not be saved are disabled.
+        // If the killed command's recording could not be saved, its events were disabled and the buffer was switched
+        // off. This is no change by another program.
         let is_same = |(path, set): &(PathBuf, String)| {
             path.ends_with("set_event") && !has_events && !is_on || value(path).is_ok_and(|now| now == *set)
         };
-        // A command that has cleared the buffer restores its settings one by one.
+        // A command clears the buffer and then restores its settings one by one, so it may have been killed after it
+        // had restored only some of them.
         let is_idle = !is_on && !has_events && Instance::attach(&root)?.stats()?.entries == 0;
         let has_begun = !set.is_empty();
         Ok(without_tracer(&root).is_ok()
             && (is_idle || if has_begun { set.iter().all(is_same) } else { !is_on }))
     }
 
-    /// Takes the buffer that a killed command has left, and stops the recording. The recording stays in the buffer until
-    /// it is [restored](Self::restore).
+    /// Takes the buffer that a killed command has left, and stops the recording. The events stay in the buffer until
+    /// [`restore`](Self::restore) is called.
     pub(crate) fn left(left: &LeftInTop) -> Result<Self> {
         let instance = Instance::attach(tracefs::root()?)?;
         instance.set_tracing_on(false)?;
         Ok(Self { instance, before: left.text.top.clone(), is_kept: true, by: Some(generation()) })
     }
 
-    /// Leaves the recorded events in the buffer. The buffer is switched off, so nothing overwrites them, and its
-    /// settings are not restored.
+    /// Leaves the recorded events in the buffer. The buffer is switched off, so that no later events overwrite them,
+    /// and its settings are not restored.
     pub(crate) fn keep(mut self) {
         self.is_kept = true;
     }
 
-    /// Restores the buffer, whose events are saved or not needed. After an error the buffer is off, and the caller leaves
-    /// the note, so that the next recording tries again.
+    /// Clears the buffer, whose events are saved or not needed, and restores its settings. After an error the buffer is
+    /// off. The caller must then leave the note, so that the next recording tries again.
     pub(crate) fn restore(mut self) -> Result {
         self.is_kept = false;
         self.put_back(true)
@@ -146,7 +148,7 @@ impl Top {
             return Ok(()); // It is put back already, or this is a copy in a forked child.
         }
         self.instance.set_tracing_on(false)?;
-        // `take` checked that no one else had events enabled.
+        // All events can be disabled, because `take` checked that no other program had enabled events.
         self.instance.control("events/enable", "0")?;
         let filter = format!("events/{}/filter", ring::TEACHER);
         if self.instance.path().join(&filter).exists() {
@@ -182,7 +184,7 @@ impl Drop for Top {
     }
 }
 
-/// Returns an error if another program uses the top-level buffer for a tracer.
+/// Returns an error if another program has set a tracer, such as `function`, which writes to the top-level buffer.
 fn without_tracer(root: &Path) -> Result {
     match read(&root.join("current_tracer")) {
         Ok(tracer) if tracer != "nop" => Err(Failure::new(format!(
@@ -206,9 +208,9 @@ fn option(root: &Path) -> PathBuf {
 /// top-level buffer on. If the marker also wrote to that buffer while the buffer is off, a write would return an error,
 /// although the message was copied to the instances.
 ///
-/// Several commands may have a `Silence` at once. Each command holds a shared lock on the kernel's option that silences
-/// the buffer, and the last command restores the option. If the last command was killed, the next command restores the
-/// option ([`undo`](Self::undo)).
+/// Several commands may have a `Silence` at once. Each command holds a shared lock on the file of the kernel's option
+/// that decides whether the marker writes to the top-level buffer. The last command restores the option. If the last
+/// command was killed, the next command restores the option ([`undo`](Self::undo)).
 pub(crate) struct Silence {
     root: PathBuf,
     lock: File,
@@ -216,8 +218,8 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    /// Makes the top-level marker write to instances only. Returns `None` if this is not needed, because the
-    /// top-level buffer is on or another program has set the option.
+    /// Makes the top-level marker write to instances only. Returns `None` if this is not needed: because the top-level
+    /// buffer is on, or because another program has already made the marker write to instances only.
     pub(crate) fn start(root: PathBuf) -> Result<Option<Self>> {
         if is_on(&root)? {
             return Ok(None);
@@ -228,12 +230,14 @@ impl Silence {
         if is_first && read(&path)? == "0" {
             return Ok(None);
         }
-        // Another command has the exclusive lock for a moment, when it starts or ends.
+        // Another command that starts or ends has the exclusive lock for a moment. So the shared lock is tried
+        // repeatedly.
         for _ in 0..100 {
             if flock(&lock, FlockOperation::NonBlockingLockShared).is_ok() {
                 set(&root, false)?;
                 let mut silence = Some(Self { root, lock, by: generation() });
-                // A `Top` may have switched the buffer on before the option was set. See `lift`.
+                // If a `Top` has switched the buffer on just before the option was set, the option is restored (see
+                // `lift`).
                 Self::look(&mut silence);
                 return Ok(silence);
             }
@@ -250,9 +254,9 @@ impl Silence {
     }
 
     /// Makes the marker write to the top-level buffer again at once, although other commands have a `Silence`. Call
-    /// this after the buffer was switched on: until those commands [`look`](Self::look), the buffer would miss
-    /// messages. A command that gets a `Silence` meanwhile sets the option and then looks, so one of the two commands
-    /// restores the option.
+    /// this after the top-level buffer was switched on. Otherwise, the buffer would miss messages until the other
+    /// commands call [`look`](Self::look). If a command gets a `Silence` at the same time, it sets the option and then
+    /// calls `look`, so one of the two commands restores the option.
     fn lift(root: &Path) {
         let is_silenced = |lock: &File| flock(lock, FlockOperation::NonBlockingLockExclusive).is_err();
         if File::open(option(root)).is_ok_and(|lock| is_silenced(&lock))
@@ -262,7 +266,7 @@ impl Silence {
         }
     }
 
-    /// Restores the option that a killed command has set, unless another command still needs the option.
+    /// Restores the option that a killed command has changed, unless another command still has a `Silence`.
     pub(crate) fn undo(root: &Path) {
         if let Ok(lock) = File::open(option(root)) {
             restore(root, &lock);
@@ -278,7 +282,7 @@ impl Drop for Silence {
     }
 }
 
-/// Restores the option that silences the top-level buffer, if no command holds a lock on it.
+/// Makes the marker write to the top-level buffer again, if no other command holds a lock on the option.
 fn restore(root: &Path, lock: &File) {
     if flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok()
         && let Err(e) = set(root, true)
@@ -300,12 +304,12 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(failed(shown_path(path)))
 }
 
-/// Returns the value of a setting, in the form in which it can be written back.
+/// Returns the value of a setting, in the form in which the value can be written back to the setting's file.
 fn value(path: &Path) -> Result<String> {
     let text = read(path)?;
     let between = |start, end| Some(text.split_once(start)?.1.split_once(end)?.0);
-    // A file with several choices has the current one in brackets. `7 (expanded: 1408)`: the buffer gets the second size
-    // when it is first used.
+    // If a file lists several choices, the current choice is in brackets. A size `7 (expanded: 1408)` means that the
+    // buffer gets the second size when it is first used.
     Ok(between("[", "]").or_else(|| between("expanded: ", ")")).unwrap_or(&text).to_owned())
 }
 

@@ -1,14 +1,14 @@
 //! `atrace cost`: measures what tracing costs a program.
 //!
-//! The program runs in pairs, once with tracing off and once with tracing on, in an order that is random for each pair.
-//! The interval of the difference is computed from the ratios of the pairs (`atrace_paired::looks`). A service is not
-//! restarted; tracing is switched while the service works (`service`).
+//! The program runs in pairs: once with tracing off and once with tracing on. The order of each pair is random. The
+//! interval of the difference is computed from the ratio of the two times of each pair (`atrace_paired::looks`). A
+//! service is not started again for each run; instead, tracing is switched while the service works (`service`).
 //!
 //! # Both runs are prepared alike
 //!
 //! For a run with tracing off, the command also starts a session, which the program does not find, so that the same
-//! work precedes both kinds of runs. In both kinds, the program has a property store in which tracing is off, even if
-//! it is on in the user's own store. The first run of each kind is not counted.
+//! work precedes both kinds of runs. In both kinds of runs, the program has a property store in which tracing is off,
+//! even if tracing is on in the user's own store. The first run of each kind is not counted.
 //!
 //! # Runs without a result
 //!
@@ -19,7 +19,8 @@
 //!
 //! - `program`: one run of the program, and the resources that the run used; `session`: a session whose file is
 //!   discarded;
-//! - `service`: programs that run until they are stopped; `speed`: the speed of the processors meanwhile;
+//! - `service`: measures programs that run until they are stopped; `speed`: measures the speed of the processors while
+//!   such a program runs;
 //! - `verdict`: the result in words; `report`: the output of the results.
 
 mod program;
@@ -91,7 +92,7 @@ pub(crate) struct CostArgs {
     command: Vec<OsString>,
 }
 
-/// Measures and prints. The exit status is [`FAILED`] if this command itself fails.
+/// Measures the cost and prints the results. The exit status is [`FAILED`] if this command itself fails.
 pub(crate) fn main(args: &CostArgs) -> Result<u8> {
     measure(args).map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
 }
@@ -151,7 +152,7 @@ fn bill_json(bill: &Bill) -> Value {
     serde_json::from_str(&bill.to_json()).unwrap_or_default()
 }
 
-/// Reads the bill that a program has left.
+/// Reads the bill that a program has written to the file `path`. A bill lists what each callsite costs.
 fn read_bill(path: &Path) -> Result<Bill> {
     let bytes = std::fs::read(path).map_err(failed(
         "the program wrote no bill: it installs neither AtraceSubscriber nor AtraceLayer of atrace-subscriber, or was killed before \
@@ -162,7 +163,7 @@ fn read_bill(path: &Path) -> Result<Bill> {
     Bill::read(&bytes).ok_or_else(|| Failure::new(text))
 }
 
-/// The error for a run that takes too long (`program::run`).
+/// The begin and the end of the error's text if a run takes too long (see `program::run`).
 const LATE: [&str; 2] =
     ["the program", ": give it more --time; for a service, which does not end, use --switch with --unit"];
 
@@ -182,7 +183,7 @@ impl Pairs {
         Self { programs, sessions, runs: Sides::default(), reports: Vec::new(), names }
     }
 
-    /// Makes one run of the program on this side of the comparison. `more` are additional environment variables.
+    /// Makes one run of the program of the side `side`. `more` are additional environment variables.
     fn run(
         &self,
         side: usize,
@@ -201,8 +202,8 @@ impl Pairs {
         Ok((run?, (side == 1).then_some(report)))
     }
 
-    /// Makes one run of each side (tracing off and on, or the two commands), whose result is not counted. Returns an
-    /// error if the program can't be measured.
+    /// Makes one run of each side (tracing off and on, or the two commands). The results of these runs are not counted.
+    /// Returns an error if they show that the program can't be measured.
     fn try_out(&self, limit: Duration, signals: &Signals) -> Result {
         let (off, _) = self.run(0, &Vec::new(), limit, signals)?;
         tell_errors(&off);
@@ -215,8 +216,8 @@ impl Pairs {
     }
 
     /// Returns an error if a run shows that the program can't be measured. `side` is the index of the run's side: 0 for
-    /// tracing off or the first command, 1 for tracing on or the second. Check a run of the first side before a run of
-    /// the second side.
+    /// tracing off or the first command, 1 for tracing on or the second. Call this for a run of the first side before a
+    /// run of the second side.
     fn check(&self, side: usize, run: &Run, report: Option<&Report>) -> Result {
         let end = end(run.status);
         if !run.status.success() && side == 0 {
@@ -278,7 +279,7 @@ impl Pairs {
         Ok(shown)
     }
 
-    /// Runs the traced program once more, with metering of its callsites.
+    /// Runs the traced program once more, to measure what each callsite costs. Returns the bill.
     fn bill(&self, limit: Duration, signals: &Signals) -> Result<Bill> {
         let place = self.sessions.as_ref().map(|sessions| sessions.place("bill"));
         let path = place.ok_or_else(|| Failure::new("two commands have no bill"))?;

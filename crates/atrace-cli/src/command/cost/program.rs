@@ -1,8 +1,8 @@
-//! One run of a program, from its start to its end, and the resources that it used.
+//! One run of a program, from its start to its end, and the resources that the run used.
 //!
-//! The program has a process group of its own, which is killed if it does not end in time or the command is asked to
-//! end. The program's stdin is empty. Its output is read and not stored, except for a hash of stdout and the
-//! ends of stdout and of stderr.
+//! The program has its own process group. All processes of the group are killed if the program does not end in time, or
+//! if the command is asked to end. The program's stdin is empty. Its output is read and not stored, except for a hash
+//! of stdout, and the last bytes of stdout and of stderr.
 
 use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -19,7 +19,7 @@ use crate::command::program::{Signals, has_ended};
 use crate::command::terminal::{Failure, Result, failed};
 use crate::escape::shown;
 
-/// The maximum number of bytes that are stored of each stream.
+/// The maximum number of bytes of stdout that are stored. The limit for stderr is the same.
 const KEPT: usize = 8 << 10;
 /// The maximum duration of one wait for the program. A signal, or the end of the program, ends the wait earlier.
 const LOOK: Duration = Duration::from_millis(20);
@@ -36,10 +36,10 @@ pub(super) struct Run {
     pub(super) status: ExitStatus,
     /// A hash of the run's stdout, and the length of stdout in bytes.
     pub(super) printed: (u64, u64),
-    /// The ends of the run's stdout and stderr.
+    /// The last bytes of the run's stdout. `errors` has the last bytes of its stderr.
     pub(super) output: Vec<u8>,
     pub(super) errors: Vec<u8>,
-    /// Whether processes of the program's group were still alive after its end.
+    /// Whether processes of the program's group were still alive after the program's end.
     pub(super) left: bool,
 }
 
@@ -68,8 +68,9 @@ pub(super) fn not_started(program: &[OsString]) -> impl FnOnce(std::io::Error) -
     }
 }
 
-/// Runs the program to its end, or until `limit` has passed. Then the error begins with the first text of `late` and
-/// ends with the second. Also ends all processes that the program leaves in its group.
+/// Runs the program to its end. If the program has not ended after `limit`, kills it and returns an error, whose text
+/// begins with the first text of `late` and ends with the second. Also kills all processes that the program leaves in
+/// its group.
 pub(super) fn run(
     program: &[OsString],
     variables: &Variables,
@@ -84,7 +85,7 @@ pub(super) fn run(
     let counter = Instructions::of_children().ok();
     let start = Instant::now();
     let child = command.spawn().map_err(not_started(program))?;
-    // The command holds the pipes' other ends.
+    // `command` still holds the writing ends of the pipes, which would keep the pipes open.
     drop(command);
     let pid = Pid::from_child(&child);
     let mut stopped = Ok(());
@@ -122,10 +123,10 @@ pub(super) fn run(
     })
 }
 
-/// Sends the signal to a child's group and, if the child has left its group, to the child itself. The child must not
-/// have been waited for.
+/// Sends the signal to a child's group and, if the child has left its group, to the child itself. Call this before the
+/// child is waited for.
 pub(super) fn kill(pid: Pid, signal: Signal) -> Result {
-    // It succeeds even if only other processes of the group got the signal.
+    // The result is ignored, because this call succeeds even if only other processes of the group got the signal.
     let _ = kill_process_group(pid, signal);
     let is_member = getpgid(Some(pid)) == Ok(pid);
     let sent = if is_member { test_kill_process(pid) } else { kill_process(pid, signal) };
@@ -155,7 +156,8 @@ impl Output {
     /// program may hold the pipe open.)
     fn drain(&mut self) {
         let mut bytes = [0; 64 << 10];
-        // Not for ever, as a program may print as fast as this reads. A pipe holds a megabyte at most.
+        // The number of reads is limited, because a program may print as fast as this loop reads. The limit is enough
+        // for a full pipe, which holds a megabyte at most.
         for _ in 0..64 {
             let Some(reader) = &mut self.reader else { return };
             match reader.read(&mut bytes) {
@@ -174,7 +176,7 @@ impl Output {
     }
 }
 
-/// Waits for this time, or until one of `fds` is ready or a child ends. Returns an error if a signal arrives.
+/// Waits until `time` is over, one of `fds` is ready, or a child process ends. Returns an error if a signal arrives.
 pub(super) fn no_signal<'fd>(
     signals: &'fd Signals,
     fds: impl IntoIterator<Item = BorrowedFd<'fd>>,

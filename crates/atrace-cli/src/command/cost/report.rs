@@ -11,7 +11,7 @@ use crate::command::terminal::{print, thousands};
 use crate::process::{Process, Status};
 use crate::service::{Counts, Report};
 
-/// The runs on the two sides of a comparison, usually with tracing off and with tracing on.
+/// The results of the runs on the two sides of a comparison. The sides are usually tracing off and tracing on.
 #[derive(Default)]
 pub(super) struct Sides<T>(pub(super) [Vec<T>; 2]);
 
@@ -22,10 +22,10 @@ impl<T> Sides<T> {
     }
 }
 
-/// The cause of a difference, and the names of the two sides.
+/// The cause of the difference between the two sides of a comparison, and the names of the sides.
 pub(super) type Names = (&'static str, [&'static str; 2]);
 
-/// A row of the table. The values are medians.
+/// A row of the table: a quantity, with its median on each side.
 struct Row {
     name: &'static str,
     unit: Unit,
@@ -98,7 +98,8 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 impl Shown {
-    /// Makes an empty result of this many pairs. `needed` is the number of pairs that an interval needs.
+    /// Makes a result of `pairs` pairs, to which no quantity was added yet. `needed` is the number of pairs that an
+    /// interval needs.
     pub(super) fn new(names: Names, pairs: usize, needed: usize, seconds: f64) -> Self {
         let (subject, sides) = names;
         let mut notes = Vec::new();
@@ -112,13 +113,13 @@ impl Shown {
         Self { subject, sides, notes, pairs, seconds, ..Self::default() }
     }
 
-    /// Adds a quantity that has a verdict.
+    /// Adds a quantity that has a verdict to the result.
     pub(super) fn judge(&mut self, name: &'static str, sides: [Option<f64>; 2], verdict: Verdict) {
         self.sentences.push(verdict.sentence(self.subject, name, self.seconds));
         self.rows.push(Row { name, unit: Unit::Nanoseconds, sides, verdict: Some(verdict) });
     }
 
-    /// Adds a quantity that has no verdict.
+    /// Adds a quantity that has no verdict to the result.
     pub(super) fn beside(&mut self, name: &'static str, unit: Unit, sides: [Option<f64>; 2]) {
         if sides.iter().any(Option::is_some) {
             self.rows.push(Row { name, unit, sides, verdict: None });
@@ -140,7 +141,8 @@ impl Shown {
         self.beside("instructions", Unit::Count, of(&|run| Some(run.instructions? as f64)));
         self.beside("page faults", Unit::Count, of(&|run| Some(run.usage.faults as f64)));
         self.beside("context switches", Unit::Count, of(&|run| Some(run.usage.switches as f64)));
-        // Until a process executes its program, it counts this command's memory as its own.
+        // Until a child process executes the program, its peak memory includes the memory of this command. So a peak
+        // that is not above this command's peak says nothing about the program.
         let own = Process::this().status().map_or(0, |status| peak(&status));
         let peak = |run: &Run| Some(run.usage.peak_kib).filter(|peak| *peak > own);
         self.beside("peak memory", Unit::Bytes, of(&|run| Some(peak(run)? as f64 * 1024.0)));
@@ -152,7 +154,8 @@ impl Shown {
         }
     }
 
-    /// Adds the numbers of events and bytes that the sessions recorded, and of events that were lost, under these names.
+    /// Adds the numbers of events and bytes that the sessions recorded, and the number of lost events. The last
+    /// argument has the names of these three quantities.
     pub(super) fn recorded(&mut self, reports: &[Report], [events, bytes, lost_events]: [&'static str; 3]) {
         let of = |value: fn(&Counts) -> u64| median(reports.iter().map(|it| value(&it.counts) as f64));
         let sides = |on: Option<f64>| [on.map(|_| 0.0), on];
@@ -224,7 +227,7 @@ impl Shown {
         }
     }
 
-    /// Returns a sentence that compares a bill, which is JSON, with the measured difference.
+    /// Returns a sentence that compares a bill (as JSON) with the measured difference of the processor time.
     pub(super) fn explained(&self, bill: &Value) -> Option<String> {
         let (added, billed) = (self.added_ns?, bill["total"]["ns"].as_f64()?);
         let time = |ns| Unit::Nanoseconds.show(ns);
@@ -236,7 +239,7 @@ impl Shown {
             time(billed),
             100.0 * billed / added.median
         );
-        // Both numbers are estimates.
+        // Both times are estimates, so the difference between them is printed only if their intervals do not overlap.
         if bill["total"]["high"].as_f64().is_some_and(|high| high < added.low) {
             text += &format!("; {} are not billed", time(added.median - billed));
         }

@@ -2,11 +2,11 @@
 //!
 //! # Slices
 //!
-//! Tracing stays on or off for a *slice*. Slices come in pairs, and the order of each pair is random. In a slice, the
-//! service's processor time and its units of work are read at two *edges*: when [`SETTLE`] has passed after tracing was
-//! switched, and right before tracing is switched again. So the cost of switching is excluded. The length of each slice
-//! is random, because a request that is in progress at an edge counts as a whole unit or not at all
-//! (`atrace_paired::slices`).
+//! A *slice* is a period in which tracing stays on or off. Slices come in pairs, and the order of each pair is random.
+//! In a slice, the service's processor time and its units of work are read at two *edges*: when [`SETTLE`] has passed
+//! after tracing was switched, and right before tracing is switched again. So the cost of switching is excluded. A
+//! request that is in progress at an edge counts as a whole unit or not at all. With slices of equal length, this error
+//! could be the same in most slices, so the length of each slice is random (`atrace_paired::slices`).
 //!
 //! In each slice, the speed of the processors is measured, too (`speed`). The part of a pair's difference that the
 //! speed explains is subtracted (`atrace_paired::ranks`), unless tracing certainly changes the measured speed.
@@ -83,8 +83,8 @@ impl Running {
         Err(Failure::new(format!("the program ended ({end}), so it is no service: {advice}")))
     }
 
-    /// Returns the processor time of the service's processes in nanoseconds. Returns an error if the kernel will
-    /// not know the time of children when they have ended.
+    /// Returns the processor time of the service's processes in nanoseconds. Returns an error if a process with
+    /// children ignores SIGCHLD, because the kernel then does not keep the processor time of children that have ended.
     fn used(&mut self) -> Result<f64> {
         let tick = 1e9 / clock_ticks_per_second() as f64;
         let (mut all, mut open) = (0.0, vec![self.child.id()]);
@@ -92,7 +92,8 @@ impl Running {
             all += processor_time(number).unwrap_or_default() as f64;
             let process = Process(number);
             let stat = process.read("stat").unwrap_or_default();
-            // Behind the name in parentheses, the 14th and 15th field are the times of children that were waited for.
+            // After the process's name in parentheses, the 14th and the 15th field are the processor times (user and
+            // system) of children that were waited for.
             let stat = String::from_utf8_lossy(&stat);
             let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
             let ticks = fields.split(' ').skip(13).take(2).filter_map(|field| field.parse::<f64>().ok());
@@ -118,7 +119,8 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let (pid, start) = (Pid::from_child(&self.child), Instant::now());
-        // A child that was waited for may have left its process id to another process.
+        // If the child was waited for already, another process may have its process id by now. Then no signal is sent
+        // to it.
         let is_running = matches!(self.child.try_wait(), Ok(None));
         let mut asked = if is_running { program::kill(pid, Signal::TERM) } else { Ok(()) };
         while asked.is_ok() && matches!(self.child.try_wait(), Ok(None)) {
@@ -127,7 +129,7 @@ impl Drop for Running {
             }
             std::thread::sleep(REST);
         }
-        // Also kills the remaining processes of the group.
+        // Kills the processes of the service's process group that are still alive.
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = asked.map_err(say);
     }
@@ -160,7 +162,7 @@ struct Slice {
 
 /// A service, and the session in which tracing is switched on and off.
 struct Switched<'a> {
-    // Dropped before the session.
+    // `running` is dropped before the session, so the service ends first.
     running: Running,
     session: Session,
     reference: Reference,
@@ -202,12 +204,12 @@ impl Switched<'_> {
         })
     }
 
-    /// Returns the number of units if it exceeds `last`. Before the service works, the command of --unit may fail; the
-    /// failure is stored in `why`.
+    /// Returns the number of units, or `None` if it does not exceed `last`. Until the service works, the command of
+    /// --unit may fail. Then the function stores the failure in `why` and returns `None`.
     fn grown(&self, last: f64, why: &Cell<Option<Failure>>) -> Result<Option<f64>> {
         why.set(None);
         match self.units() {
-            // A signal that came meanwhile is no failure of the command.
+            // A status of 128 or more means that a signal arrived, and not that the command failed.
             Err(failure) if failure.status < 128 => {
                 why.set(Some(failure));
                 Ok(None)
@@ -216,7 +218,8 @@ impl Switched<'_> {
         }
     }
 
-    /// Waits until `value` returns a value. Returns `None` if that takes longer than `patience`.
+    /// Calls `value` repeatedly until it returns `Some`, and returns this value. Returns `None` if that takes longer
+    /// than `patience`.
     fn until<T>(
         &mut self,
         patience: Duration,
@@ -232,7 +235,8 @@ impl Switched<'_> {
         }
     }
 
-    /// Waits until the service works. Then makes the slices so long that the count grows [`STEPS`] times in each.
+    /// Waits until the number of units grows. Then makes the slices so long that the number grows [`STEPS`] times in
+    /// each.
     fn prepare(&mut self) -> Result {
         let why = Cell::new(None);
         let mut last = self.until(self.timed.left(), |it| it.grown(f64::NEG_INFINITY, &why))?;
@@ -252,7 +256,7 @@ impl Switched<'_> {
         self.enough_time()
     }
 
-    /// Returns an error if there is no time for enough slices.
+    /// Returns an error if the time of the measurement is too short for [`PAIRS`] pairs of slices.
     fn enough_time(&self) -> Result {
         let pair = self.slice * 3;
         let Some(needed) = self.timed.needed(pair, PAIRS) else { return Ok(()) };
@@ -267,12 +271,13 @@ impl Switched<'_> {
     fn edge(&mut self, start: Instant) -> Result<[f64; 5]> {
         let (before, [spent, pieces], now) = (self.running.used()?, self.reference.done(), start.elapsed());
         let units = self.units()?;
-        // A command takes a while to answer.
+        // The command of --unit takes a while, so the processor time is the mean of the times before and after it.
         Ok([f64::midpoint(before, self.running.used()?), units, spent, pieces, now.as_secs_f64()])
     }
 
-    /// Switches tracing and measures. If the number does not grow, returns `None` and makes all later slices longer. (If
-    /// only this slice became longer, its end would be too close to a growth.)
+    /// Switches tracing and measures a slice. If the number of units does not grow in the slice, returns `None` and
+    /// makes all later slices longer. (If only this slice were made longer, until the number grows, it would end right
+    /// after a growth, which would distort the result.)
     fn slice(&mut self, is_on: bool) -> Result<Option<Slice>> {
         if !self.session.service.switch(is_on) {
             return Err(Failure::new("the recording has ended: is the directory for temporary files full?"));
@@ -292,11 +297,12 @@ impl Switched<'_> {
     }
 }
 
-/// The number of pairs that an interval needs, because the reference work is a covariate.
+/// The number of pairs that an interval needs. It is one more than [`PAIRS_MIN`], because the reference work is a
+/// covariate (`atrace_paired::ranks`).
 const PAIRS: usize = PAIRS_MIN + 1;
 
-/// Returns whether tracing certainly changes the time of the reference work. That work would then explain a part of
-/// tracing's cost, which would be subtracted from the result.
+/// Returns whether tracing certainly changes the time of the reference work. If it does, the reference work must not
+/// correct the result: it would explain a part of tracing's cost, and this part would be subtracted.
 fn is_affected(speeds: &[f64]) -> bool {
     ranks::interval(speeds, &[], 0.999).is_some_and(|it| it.sure && (it.low > 0.0 || it.high < 0.0))
 }
@@ -313,8 +319,8 @@ pub(super) fn measure(args: &CostArgs, signals: &Signals) -> Result<Shown> {
     let timed = Timed::new(Instant::now(), args.time);
     let mut it = Switched { running, session, reference, unit, slice, timed, random, signals };
     it.prepare()?;
-    // These slices are not counted. When tracing is switched off, the programs hand over the events that they have
-    // written. A service may write seldom, so there are several slices.
+    // The slices in this loop are not counted. They only show whether the service writes events, which its processes
+    // hand over when tracing is switched off. There are several slices, because a service may write seldom.
     let mut tries = 0..TRIES;
     while it.session.service.events() == 0 {
         let text = "the service wrote no event while it was traced, so there is nothing to measure: add atrace or atrace-subscriber \
@@ -339,7 +345,8 @@ pub(super) fn measure(args: &CostArgs, signals: &Signals) -> Result<Shown> {
         let [off, on] = if is_on_first { [other, one] } else { [one, other] };
         if off.each > 0.0 && on.each > 0.0 {
             pairs.push((on.each / off.each).ln());
-            // A slice in which the reference work never had a turn says nothing about the speed.
+            // If no reference work was done in a slice, the speed is not known, and the pair counts as one without a
+            // difference in speed.
             let speed = (on.reference / off.reference).ln();
             speeds.push(if speed.is_finite() { speed } else { 0.0 });
             slices.0[0].push(off);

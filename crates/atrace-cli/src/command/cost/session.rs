@@ -1,4 +1,4 @@
-//! A session like that of `atrace run`. Its file is discarded.
+//! A session like a session of `atrace run`, except that the recorded file is discarded.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -26,7 +26,7 @@ impl Sessions {
     }
 
     /// Returns the path for a file with this name, in a directory that only this user can access and that is removed at
-    /// the end.
+    /// the end of the command.
     pub(super) fn place(&self, name: &str) -> PathBuf {
         self.store.path().with_file_name(name)
     }
@@ -69,7 +69,7 @@ pub(super) struct Session {
     _place: ServiceSocket,
 }
 
-/// Creates a file in the directory for temporary files and removes its name.
+/// Creates a file in the directory for temporary files and removes its name, so the file is deleted when it is closed.
 fn unnamed() -> Result<File> {
     let path = std::env::temp_dir().join(format!("atrace-cost-{}-{:016x}", std::process::id(), chance()));
     let create = || {

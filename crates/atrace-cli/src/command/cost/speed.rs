@@ -1,9 +1,11 @@
-//! The speed of the processors that a service uses: the processor time of a fixed piece of work, the *reference work*.
+//! Measures the speed of the processors that a service uses. The measure is the processor time of a fixed piece of
+//! work, the *reference work*.
 //!
-//! A thread does the work at intervals, on the processors on which the service may run. The work is writing to a pipe
-//! and reading from it, because the time of a service depends on the kernel, on memory and on the neighbours of a
-//! virtual machine as much as on the processor's clock. Before each piece of work, a part of it is done without being
-//! measured, so that its time does not depend on the contents of the caches, which tracing changes.
+//! A thread does the reference work at intervals, on the processors on which the service may run. The work is to write
+//! to a pipe and to read from it. This work uses the kernel and memory, because the time of a service depends on these,
+//! and on the neighbours of a virtual machine, as much as on the processor's clock. Before each piece of work, some of
+//! the work is done without being measured. So the measured time does not depend on the contents of the caches, which
+//! tracing changes.
 
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
@@ -19,16 +21,17 @@ use crate::command::terminal::{Result, failed};
 
 /// The pause between two pieces of work.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The number of round trips through the pipe in a piece of work. They take about 50 µs.
+/// The number of round trips through the pipe in a piece of work. All round trips together take about 50 µs.
 const TRIPS: u32 = 100;
-/// The number of round trips before those that are measured.
+/// The number of unmeasured round trips before each piece of work.
 const BEFORE: u32 = 20;
 
-/// The work that was done so far: its processor time, and its pieces. Dropping the `Reference` ends the work.
+/// The reference work that was done so far: its processor time in nanoseconds, and the number of its pieces. Dropping
+/// the `Reference` ends the work.
 pub(super) struct Reference(Arc<[AtomicU64; 2]>);
 
 impl Reference {
-    /// Starts the work on the processors of `service`.
+    /// Starts the reference work on the processors of `service`.
     pub(super) fn start(service: Pid) -> Result<Self> {
         let done = Arc::new([const { AtomicU64::new(0) }; 2]);
         let ((mut reader, mut writer), work) = (std::io::pipe()?, Arc::clone(&done));

@@ -1,8 +1,9 @@
-//! The verdict about a difference, in words.
+//! The verdict about the difference between the two sides of a comparison, in words.
 
 use atrace_paired::{Interval, looks};
 
-/// The maximum distance of an interval's ends from zero, as a fraction, for the verdict that there is no difference.
+/// If the interval of a difference includes zero, and its ends are at most this far from zero (as a fraction), the
+/// verdict is that there is no difference.
 const NONE: f64 = 0.01;
 
 /// The verdict about one quantity. Differences are fractions.
@@ -10,11 +11,13 @@ const NONE: f64 = 0.01;
 pub(super) enum Verdict {
     /// The interval excludes zero.
     Differs(Interval),
-    /// The interval includes zero. The first value is the distance from zero within which the interval lies.
+    /// The interval includes zero, and is narrow. The first value is the distance from zero of the end that is farther
+    /// from zero.
     Same(f64, Interval),
-    /// The interval includes zero, and is too wide for another verdict.
+    /// The interval includes zero, and is too wide for the verdict `Same`.
     Open(Interval),
-    /// The pairs give no interval: they are too few, or the reference work explains any difference.
+    /// The pairs give no interval with the required confidence: there are too few pairs, or the reference work can
+    /// explain a difference of any size (`atrace_paired::ranks`).
     TooFew,
 }
 
@@ -90,7 +93,8 @@ fn percent(fraction: f64, round: fn(f64) -> f64) -> String {
         _ => 1,
     };
     let scale = 10_f64.powi(decimals as i32);
-    // The product has an error of its own, which must not move an exact decimal.
+    // The products have rounding errors. Because of such an error, a number that needs no rounding must not be rounded
+    // up or down.
     let exact = percent * scale;
     let nearest = exact.round();
     let shown = if (exact - nearest).abs() < 1e-6 { nearest } else { round(exact) } / scale;

@@ -2,26 +2,27 @@
 //!
 //! # How it works
 //!
-//! The file is written under a temporary name in the same directory, and renamed at the end. So neither a full disk nor
-//! a signal leaves an incomplete file, and an existing file is changed only if the user has asked for it. If a killed
-//! command left a temporary file, the next command that writes to the directory removes it; a file that is a valid
-//! trace at any moment (`is_live`) is kept, and gets a name that is not hidden.
+//! The file is written under a temporary name in its final directory, and renamed at the end. So neither a full disk
+//! nor a signal leaves an incomplete file, and an existing file is replaced only if the user has given `--force`. If a
+//! killed command left a temporary file, the next command that writes to the directory removes that file. Only a file
+//! that is a valid trace at any moment (`is_live`) is kept, and gets a name that is not hidden.
 //!
 //! # Which symbolic links are followed
 //!
 //! The rules depend on the user for whom the file is written:
 //!
-//! - An ordinary user writes as usual, with `--force` also through a link.
-//! - Under sudo, the file is created, renamed and removed with the rights of the caller. So even an unexpected path
-//!   leads only to places where the caller could write anyway. In directories that only root can change, root's
-//!   rights are used.
+//! - For an ordinary user, the file system's usual rules apply. With `--force`, a link with the file's name is
+//!   followed, and the link's target is replaced.
+//! - Under sudo, the file is created, renamed and removed with the rights of the user who called sudo. So even if a
+//!   path contains unexpected links, it leads only to places where that user could write anyway. In directories that
+//!   only root can change, root's rights are used.
 //! - If root calls the command without sudo, a link with the file's name is not followed: `--force` replaces the link.
-//!   A directory in which every user may replace files is refused. In a shared directory, a file of another user is not
-//!   replaced, unless that user owns the directory. With `fs.protected_symlinks` and `fs.protected_regular`, a shell's
-//!   `>` would refuse that file, too.
+//!   A directory in which every user may replace files is refused. In a directory to which other users may write,
+//!   another user's file is not replaced, unless that user owns the directory. If the sysctls `fs.protected_symlinks`
+//!   and `fs.protected_regular` are set, a shell's `>` also refuses such a file.
 //!
-//! All calls that create, rename or remove a file are relative to a descriptor of the directory. Files that root's
-//! command writes have the mode 0600, so only their owner and root can read them.
+//! All calls that create, rename or remove a file are relative to a descriptor of the directory. Files that a command
+//! with root's rights writes have the mode 0600, so only their owner and root can read them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -46,7 +47,7 @@ pub(crate) struct Output {
     target: Target,
     temporary: OsString,
     /// The file. It is locked while it is written, so that no other command takes it for a leftover of a killed
-    /// command. (Some file systems have no locks.)
+    /// command. (On a file system without locks, it is written without a lock.)
     file: File,
     /// The user with whose rights the directory must be accessed, or `None` for the user of this process.
     actor: Option<Caller>,
@@ -56,9 +57,9 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates the file early, so that problems are reported before there is data to write. `is_live` means that the
-    /// file is a valid trace at any moment. Such a file is not removed if the command is killed, or if the file can't
-    /// be moved at the end.
+    /// Creates the temporary file. This is done before there is data to write, so that problems are reported early.
+    /// `is_live` means that the file is a valid trace at any moment. Such a file is not removed if the command is
+    /// killed, or if the file can't be moved to its final name.
     pub(crate) fn create(
         path: &Path,
         existing: Existing,
@@ -104,7 +105,7 @@ impl Output {
         &self.target.named
     }
 
-    /// Returns a handle to write the file.
+    /// Returns another handle of the file, for writing.
     pub(crate) fn file(&self) -> io::Result<File> {
         self.file.try_clone()
     }

@@ -1,16 +1,17 @@
 //! Writes a trace in a format that Perfetto reads: the kernel's text, in the HTML of Android's systrace.
 //!
-//! The text contains only the names of threads. Perfetto takes the names of processes from a list before the text.
-//! The list is complete only at the end, so space is reserved for it. If the space is too small, the text is moved.
+//! The text contains only the names of threads. Perfetto takes the names of processes from a list before the text. The
+//! list is complete only when the whole text was copied, so space is reserved for the list before the text. If the
+//! space is too small, the text is moved.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufWriter, Read, Seek, SeekFrom, Write};
 
 use crate::tracefs::markers::Header;
 
-/// The HTML tag at the beginning of a part, which Perfetto's reader expects.
+/// The HTML tag that Perfetto's reader expects before the list of processes, and before the text.
 const BEGIN: &str = "<script class=\"trace-data\" type=\"application/text\">\n";
-/// The HTML tag at the end of a part, which Perfetto's reader expects.
+/// The HTML tag that Perfetto's reader expects after the list of processes, and after the text.
 const END: &str = "</script>\n";
 
 const HEAD: &str = "<!DOCTYPE html>\n<html><body>\n";
@@ -21,16 +22,16 @@ const LINE: usize = 160;
 /// The maximum length of a name in the list of processes, in bytes.
 const NAME: usize = 60;
 
-/// A second text of a trace. Only the events of some processes are copied from it.
+/// A second text that is added to a trace. Only the events of some processes are copied from this text.
 pub(crate) struct Copied<'a> {
     pub(crate) text: Box<dyn BufRead>,
     pub(crate) is_wanted: &'a dyn Fn(u32) -> bool,
 }
 
 /// Copies the text of a trace and adds the names of its processes. `name` returns the name of a process; if it returns
-/// `None`, the name of the process's main thread is used. Space is reserved for `processes` names; if there are more,
-/// the text is moved. The events of a second text follow those of the first, because readers sort the events. Returns
-/// the number of events that were copied from the second text.
+/// `None`, the name of the process's main thread is used. Space is reserved for `processes` names; if there are more
+/// names, the text is moved. The events of a second text are appended to the first text. Their order does not matter,
+/// because readers sort the events. Returns the number of events that were copied from the second text.
 pub(crate) fn write(
     mut from: impl BufRead,
     copied: Option<Copied<'_>>,
@@ -42,7 +43,7 @@ pub(crate) fn write(
     let mut mains = BTreeMap::<u32, Vec<u8>>::new();
     let mut text = BufWriter::with_capacity(1 << 16, &mut *to);
     text.write_all(HEAD.as_bytes())?;
-    // Not with a format width, which is at most 65,535.
+    // The spaces are not written with a format width, because such a width is at most 65,535.
     io::copy(&mut io::repeat(b' ').take(room as u64), &mut text)?;
     write!(text, "\n{BEGIN}")?;
     copy(&mut from, &mut text, &mut mains, |_| true)?;
@@ -73,8 +74,8 @@ pub(crate) fn write(
     Ok(number)
 }
 
-/// Copies the events of the wanted processes and collects the names of main threads. An event is wanted unless it is
-/// known to belong to another process. Returns the number of events that were copied.
+/// Copies the events of the processes for which `is_wanted` returns true, and events whose process is not known.
+/// Collects the names of main threads in `mains`. Returns the number of events that were copied.
 fn copy(
     from: &mut (impl BufRead + ?Sized),
     to: &mut impl Write,
@@ -99,7 +100,7 @@ fn copy(
             }
             number += u64::from(is_its);
         }
-        // This text would end the part for the reader, no matter who wrote it.
+        // For the reader, `</script` ends the whole text, even if it stands in a program's message.
         while let Some(at) = line.windows(8).position(|text| text == b"</script") {
             line[at] = b'?';
         }
@@ -109,11 +110,12 @@ fn copy(
     }
 }
 
-/// Reads the next line. If a name contains line ends, reads all lines of that event's header and replaces these line
-/// ends by `_`. Returns the index in `line` at which an event begins, or `None` if no event begins there.
+/// Reads the next line. If a thread's name contains line ends, reads all lines of that event's header and replaces
+/// these line ends by `_`. Returns the index in `line` at which an event begins, or `None` if no event begins in
+/// `line`.
 fn read_event(from: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>) -> io::Result<Option<usize>> {
     line.clear();
-    // A short line that begins with a space may be a part of a name.
+    // A short line that begins with a space may be a part of a thread's name.
     while from.read_until(b'\n', line)? > 0 && line.len() <= Header::TASK && line.starts_with(b" ") {}
     let ends = line.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
     let start =
@@ -123,8 +125,8 @@ fn read_event(from: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>) -> io::Res
     Ok(start)
 }
 
-/// Moves all bytes after `from` by `by` bytes towards the end of the file. Copies from the end, so that nothing is
-/// overwritten.
+/// Moves all bytes after `from` by `by` bytes towards the end of the file. Copies the last bytes first, so that no byte
+/// is overwritten before it was copied.
 fn move_up(file: &mut (impl Read + Write + Seek), from: u64, by: u64) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let mut end = file.seek(SeekFrom::End(0))?;
@@ -140,8 +142,9 @@ fn move_up(file: &mut (impl Read + Write + Seek), from: u64, by: u64) -> io::Res
     Ok(())
 }
 
-/// Returns the thread's name, the thread id and the process id from the header of an event. If the kernel did not
-/// store the process id, as happens while another recording ends, the id in the message is used.
+/// Returns the thread's name, the thread id and the process id from the header of an event. If the kernel has not
+/// stored the process id, which can happen while another recording ends, the function takes the process id from the
+/// message.
 pub(crate) fn owner(line: &[u8]) -> Option<(&[u8], u32, u32)> {
     let header = Header::parse(line)?;
     let message = || line.get(header.len..)?.strip_prefix(b"tracing_mark_write: ");

@@ -1,30 +1,33 @@
 //! The target of a recording: a name in an open directory, and the rules by which a file may get this name.
 //!
-//! A recording is first written to a temporary file in the same directory, with a hidden name that contains the process
-//! id. When it is complete, [`Target::put`] moves the file to its final name. So a failed recording replaces no file,
-//! and a command that is killed leaves a file that the next command recognises by its name ([`Target::sweep`]). All
-//! calls are relative to the directory, which is opened once: a directory that is renamed or exchanged meanwhile
-//! changes nothing.
+//! A recording is first written to a temporary file in the target's directory, with a hidden name that contains the
+//! command's process id. When the file is complete, [`Target::put`] moves it to its final name. So a failed recording
+//! replaces no file, and a command that is killed leaves a file that the next command recognises by its name
+//! ([`Target::sweep`]). All calls are relative to a descriptor of the directory, which is opened once. So the file
+//! stays in the same directory even if the directory is renamed or exchanged meanwhile.
 //!
 //! # If the name is taken
 //!
-//! [`Existing`] says whether the command then fails, replaces the file, or takes the next free name. The first and the
-//! third link the file to its final name, because a link, unlike a rename, never replaces a file. (On a file system
-//! without hard links, the name is checked before the rename.)
+//! If a file with the final name exists already, [`Existing`] says whether the command fails (`Refuse`), replaces the
+//! file (`Replace`), or takes the next free name (`Number`). For `Refuse` and `Number`, a hard link gives the file its
+//! final name, because a link, unlike a rename, never replaces a file. (On a file system without hard links, the file
+//! is renamed after a check that the name is free.)
 //!
 //! # Root
 //!
-//! An ordinary user's file may replace the target of a link, as for any program of that user. Root's file replaces the
-//! link itself, because another user may have planted it. If others can write to the directory, root replaces only its
-//! own files and those of the directory's owner, and refuses a directory in which every user may replace files. Root's
-//! temporary files have mode 0600 and a name that did not exist before (`O_EXCL`), so root writes to no file that
-//! another user has open. [`roots_own`] opens a directory if only root can change its path.
+//! If the final name is a symbolic link, an ordinary user's file replaces the link's target, as with any program of
+//! that user. Root's file replaces the link itself, because another user may have planted the link. If others can write
+//! to the directory, root replaces only its own files and those of the directory's owner, and refuses a directory in
+//! which every user may replace files. Root's temporary files have mode 0600 and a name that did not exist before
+//! (`O_EXCL`), so root writes to no file that another user has open. [`roots_own`] opens a directory only if no user
+//! except root can change the directory or its path.
 //!
 //! # Leftovers
 //!
-//! A temporary file is a leftover if its process has ended, no process holds its lock, and it belongs to this user or
-//! only this user can create files in the directory. A file that was written while events arrived is a valid trace and
-//! gets a name that is not hidden; any other leftover is removed.
+//! A temporary file is a leftover of a killed command if all of these conditions hold: the process whose id is in the
+//! name has ended; no process holds the file's lock; and the file belongs to this user, or only this user can create
+//! files in the directory. A leftover that was written while events arrived is a valid trace and gets a name that is
+//! not hidden. Any other leftover is removed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -43,16 +46,17 @@ use crate::command::terminal::{Failure, Result, failed, say, shown_path};
 use crate::escape::shown;
 use crate::process::Process;
 
-/// The end of a temporary file's name. The temporary name of a file that is written while events arrive lacks this end.
+/// The end of a temporary file's name. Only the temporary names of files that are written while events arrive lack this
+/// end.
 const UNFINISHED: &str = ".atrace";
 
-/// The upper limit, itself excluded, of the numbers that make file names distinct.
+/// The exclusive upper limit of the number in a file name such as `out.2.pftrace`.
 const NUMBER_MAX: u32 = 10_000;
 
 /// The usual end of the names of files that are written while events arrive.
 const LIVE: &str = ".pftrace";
 
-/// The action if a file with this name already exists.
+/// The action if a file with the recording's name already exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Existing {
     /// Return an error, and do not change the file.
@@ -63,8 +67,8 @@ pub(crate) enum Existing {
 }
 
 impl Existing {
-    /// Returns the action. `is_named` means that the user has given the name of the file, and `is_forced` that the user
-    /// has given `--force`.
+    /// Returns the action if the file exists. `is_named` means that the user has given the name of the file, and
+    /// `is_forced` that the user has given `--force`.
     pub(crate) fn rule(is_forced: bool, is_named: bool) -> Self {
         match (is_forced, is_named) {
             (true, _) => Self::Replace,
@@ -125,7 +129,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Checks whether root may replace the file that has this name now.
+    /// Checks whether root may replace the file that has the target's name now.
     fn check_present(&self) -> Result {
         let path = self.named.as_path();
         let Some(data) = self.status(&self.name).map_err(failed(shown_path(path)))? else { return Ok(()) };
@@ -175,7 +179,8 @@ impl Target {
             }
             match openat(&self.directory, &name, flags, mode) {
                 Ok(file) => return Ok((name, File::from(file))),
-                // Another user created this name on purpose, or it is left from an earlier process with the same id.
+                // Another user created a file with this name on purpose, or an earlier process with the same id left
+                // it.
                 Err(Errno::EXIST) if tries < 100 => tries += 1,
                 Err(e) => return Err(e.into()),
             }
@@ -207,7 +212,7 @@ impl Target {
         match linkat(directory, from, directory, to, AtFlags::empty()) {
             Ok(()) => self.remove(from)?,
             Err(Errno::EXIST) => return Ok(false),
-            // The file system has no hard links.
+            // The link may have failed because the file system has no hard links, so the file is renamed.
             Err(_) if matches!(self.status(to), Ok(None)) => renameat(directory, from, directory, to)?,
             Err(_) if matches!(self.status(to), Ok(Some(_))) => return Ok(false),
             Err(e) => return Err(e.into()),
@@ -231,9 +236,10 @@ impl Target {
         Ok(unlinkat(&self.directory, name, AtFlags::empty())?)
     }
 
-    /// Removes the temporary files of killed commands from the directory. Until the machine restarts, the recordings
-    /// for such files are still in the kernel's buffers. A file that was written while events arrived is a valid trace,
-    /// so it is not removed, but gets a name that is not hidden.
+    /// Removes the temporary files of killed commands from the directory. No recording is lost by this: until the
+    /// machine restarts, the recordings for which these files were created are still in the kernel's buffers. A file
+    /// that was written while events arrived is a valid trace, so it is not removed, but gets a name that is not
+    /// hidden.
     pub(crate) fn sweep(&self) {
         let way = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
         for entry in fs::read_dir(way).into_iter().flatten().flatten() {
@@ -275,9 +281,9 @@ impl Target {
     }
 }
 
-/// Parses the name of a temporary file: `.NAME.PID.atrace`; or, for a file written while events arrive,
-/// `.NAME.pftrace.PID`, or `.NAME.PID` if the target is called NAME. Returns the process id and, for a file of the
-/// second kind, the name of the target.
+/// Parses the name of a temporary file: `.NAME.PID.atrace`, or `.NAME.PID` for a file that is written while events
+/// arrive. In the second form, NAME must end with `.pftrace` or be equal to `beside`, the name of the target. Returns
+/// PID and, for the second form, NAME.
 fn maker<'a>(name: &'a OsStr, beside: &OsStr) -> Option<(u32, Option<&'a OsStr>)> {
     let name = name.as_bytes().strip_prefix(b".")?;
     let unfinished = name.strip_suffix(UNFINISHED.as_bytes());
@@ -289,7 +295,7 @@ fn maker<'a>(name: &'a OsStr, beside: &OsStr) -> Option<(u32, Option<&'a OsStr>)
     Some((pid, unfinished.is_none().then(|| OsStr::from_bytes(of))))
 }
 
-/// Returns the name with a number: `out.2.pftrace`.
+/// Returns the name with a number before its extension, such as `out.2.pftrace`.
 pub(crate) fn numbered(name: &OsStr, number: u32) -> OsString {
     let path = Path::new(name);
     let mut numbered = path.file_stem().unwrap_or_default().to_owned();
@@ -340,7 +346,7 @@ pub(crate) fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> Failure + '_ 
     move |e| Failure::new(format!("can't write to {}: {e}: name another place with -o", shown_path(path)))
 }
 
-/// The flags for opening a directory that is only the start of other paths.
+/// The flags for opening a directory that is used only as the start of relative paths.
 const NAMED: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
@@ -348,8 +354,9 @@ pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Opens a directory if only root can change the directory and the path to it. This requires that root owns every
-/// component of the path, no component is a symbolic link, and other users may write to none of the components, except
-/// to sticky directories before the last component, in which they can't replace root's files.
+/// component of the path, that no component is a symbolic link, and that other users may write to none of the
+/// components. Sticky directories before the last component are an exception: other users may write to them, but can't
+/// replace root's files in them.
 pub(crate) fn roots_own(path: &Path) -> Option<OwnedFd> {
     let path = std::path::absolute(path).ok()?;
     let mut steps = path.components().peekable();

@@ -8,14 +8,16 @@
 //!
 //! # Waiting
 //!
-//! The program's end raises SIGCHLD, which ends a wait for signals. [`wait`] then asks for the program's state.
+//! When the program ends, the command gets SIGCHLD, which ends its wait for signals. [`wait`] then asks the kernel
+//! whether the program has ended.
 //!
 //! # The stage
 //!
 //! The process that `atrace run` starts (`__become`, the *stage*) is another instance of `atrace`, which prepares
-//! itself and then executes the program. It opens the marker, if the recording has one, so that the program inherits
-//! the descriptor, and changes its ids to the caller's user and groups. It writes errors to the pipe that `--report`
-//! names. The pipe is closed when the program is executed. So the command notices that the program has started.
+//! itself and then executes the program. If the recording has a marker, the stage opens the marker, so that the program
+//! inherits the descriptor. If the program is to run as the user who called sudo, the stage changes its ids to those of
+//! that user and the user's groups. The stage writes errors to the pipe whose descriptor is the argument of `--report`.
+//! The pipe is closed when the program is executed, so the command notices that the program has started.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -36,18 +38,19 @@ use crate::command::program::signals::Witness;
 use crate::command::terminal::{Failure, Result, failed, shown_path};
 use crate::escape::shown;
 
-/// The exit status if the command itself fails. `env`, `nohup` and similar commands use the same exit
-/// status.
+/// The exit status if the command itself fails, and not the program. `env`, `nohup` and similar commands use the same
+/// exit status.
 pub(crate) const FAILED: u8 = 125;
 
-/// The maximum time between two calls of `look`.
+/// The maximum time between two calls of the argument `look` of [`wait`].
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Starts the program as `user` or, without one, as the user of this process. Returns when the program was executed,
-/// or could not be executed.
+/// Starts the program as `user` or, if `user` is `None`, as the user of this process. Returns when the program was
+/// executed, or could not be executed.
 ///
-/// `signals` are the signals that this process catches. `arguments` are the arguments of the stage, the process that executes the program. `variables` are environment
-/// variables, which are set or, if they have no value, removed.
+/// `signals` are the signals that this process catches. `arguments` are the arguments of the stage, the process that
+/// executes the program. `variables` are the program's environment variables: each is set or, if it has no value,
+/// removed.
 pub(crate) fn start(
     program: &[OsString],
     user: Option<&Caller>,
@@ -93,9 +96,9 @@ pub(crate) fn start(
     }
 }
 
-/// Waits until the program has ended. Forwards the signals that only this process has received, and calls `look` at
-/// intervals. The argument of `look` is true if the signal SIGUSR1, which is not forwarded, has arrived. Returns the
-/// program's exit status, and whether a signal asked this command to end.
+/// Waits until the program has ended. Forwards the signals that this process has received and the program has not, and
+/// calls `look` at intervals. The argument of `look` is true if SIGUSR1 has arrived, which is not forwarded. Returns
+/// the program's exit status, and whether a signal asked this command to end.
 pub(crate) fn wait(
     child: &mut Child,
     signals: &Signals,
@@ -106,7 +109,7 @@ pub(crate) fn wait(
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Failure::new("the program has no process id"))?;
     for looks in 0_u32.. {
-        // The first calls of `look` follow each other quickly, so that processes with a short life are seen.
+        // The first calls of `look` follow each other quickly, so that `look` also sees processes that end soon.
         let (came, _) = signals.wait(None, Duration::from_millis(1 << looks.min(16)).min(LOOK))?;
         let asks = came.is_some_and(|came| came.signal == Signal::USR1);
         if let Some(came) = came.filter(|_| !asks) {
@@ -129,7 +132,7 @@ pub(crate) fn wait(
     Ok((child.wait().map_err(failed("waiting for the program"))?, is_asked))
 }
 
-/// Returns whether the program has ended, or can't be waited for. Does not wait.
+/// Returns whether the program has ended, or can't be waited for. Returns at once.
 pub(crate) fn has_ended(pid: Pid) -> bool {
     // `NOWAIT` leaves the program as a zombie, so its process id is not reused before it is waited for.
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
@@ -143,7 +146,8 @@ pub(crate) fn code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
 }
 
-/// The lowest number for the marker's descriptor in the program. Programs rarely use such high numbers.
+/// The lowest number that the marker's descriptor gets in the program. Programs rarely use such high numbers for their
+/// own descriptors.
 pub(crate) const MARKER_FD: RawFd = 100;
 
 #[derive(clap::Args, Debug)]
@@ -161,7 +165,7 @@ pub(crate) struct StageArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Changes this process into the program. Returns only if that fails.
+/// Prepares this process and executes the program in it. Returns only if that fails.
 #[allow(unsafe_code, reason = "a descriptor comes from another process as a number")]
 pub(crate) fn become_main(args: &StageArgs) -> ExitCode {
     // SAFETY: the command that started this process created the pipe and passed this number. Nothing else in this
@@ -181,7 +185,7 @@ fn become_program(args: &StageArgs) -> Result<std::convert::Infallible> {
         Names::begin(names).map_err(failed(shown_path(names)))?;
     }
     if let [uid, groups @ ..] = &*args.ids {
-        // The calling thread is the only one of this process.
+        // The call changes the ids of this thread, which is the only thread of the process.
         take_on(*uid, groups, true)
             .map_err(|e| Failure::new(format!("becoming user {uid}: {e}")).with_status(125))?;
     }
@@ -199,15 +203,15 @@ fn become_program(args: &StageArgs) -> Result<std::convert::Infallible> {
     Err(Failure::new(format!("{}: {error}{hint}", shown(program.as_bytes()))).with_status(status))
 }
 
-/// Opens the marker, so that the program inherits its descriptor. Returns the program's value of `ATRACE_MARKER`:
-/// `fd:`, the descriptor's number, and the file's device and inode.
+/// Opens the marker, so that the program inherits the descriptor. Returns the value of `ATRACE_MARKER` for the program:
+/// `fd:`, the descriptor's number, and the device and inode of the marker's file.
 fn inherit(marker: &Path) -> io::Result<String> {
     let flags = OFlags::APPEND.bits().cast_signed();
     let file = OpenOptions::new().write(true).custom_flags(flags).open(marker)?;
     let data = file.metadata()?;
-    // If the limit for descriptors is low, any free number is taken.
+    // If the limit for descriptors is too low for `MARKER_FD`, any free number is taken.
     let fd = fcntl_dupfd_cloexec(&file, MARKER_FD).or_else(|_| fcntl_dupfd_cloexec(&file, 3))?;
-    // The program inherits the descriptor.
+    // Without the flag `FD_CLOEXEC`, the program inherits the descriptor.
     fcntl_setfd(&fd, FdFlags::empty())?;
     Ok(format!("fd:{}:{}:{}", fd.into_raw_fd(), data.dev(), data.ino()))
 }

@@ -1,5 +1,5 @@
-//! A directory that one execution of `atrace run`, `atrace cost` or `atrace record` uses: private to its user, in
-//! memory (on Android in `/data/local/tmp`), and removed at the end of the command.
+//! A directory for one execution of `atrace run`, `atrace cost` or `atrace record` (a *run*). The directory is private
+//! to the command's user, is in memory (on Android in `/data/local/tmp`), and is removed at the end of the command.
 //!
 //! # Content and owner
 //!
@@ -10,13 +10,13 @@
 //! # Names and locks
 //!
 //! The directory's name is unpredictable, so no other user can create it first. The command holds a lock on the
-//! directory while it runs. Unlike a process id in the name, a lock also works across PID namespaces. If the lock is
-//! free, the command was killed, and the next command of the same user removes the directory. Directories that other
-//! users create under such names are not touched.
+//! directory while it runs. Unlike a process id in the name, a lock also works across PID namespaces. If a directory is
+//! not locked, its command was killed, and the next command of the same user removes the directory. Directories with
+//! such a name that belong to other users are not touched.
 //!
 //! # The property store
 //!
-//! The program's property store enables all tags for all programs; `atrace cost` disables them in its store. If the
+//! The program's property store enables all tags for all programs. `atrace cost` disables all tags in its store. If the
 //! program runs as another user, the store belongs to that user, and this process never opens it.
 
 use std::ffi::OsString;
@@ -39,14 +39,14 @@ use crate::command::stores::{self, Store, Work};
 use crate::command::terminal::{Failure, Result, failed, say, shown_path};
 use crate::escape::shown;
 
-/// The start of the path of a run's directory. The process id of its creator and a random number follow.
+/// The start of the path of a run's directory. The process id of the command and a random number follow.
 #[cfg(not(target_os = "android"))]
 const PREFIX: &str = "/dev/shm/atrace-run-";
 #[cfg(target_os = "android")]
 const PREFIX: &str = "/data/local/tmp/atrace-run-";
 
-/// The time limit for removing the directories of killed commands. The remaining directories are left to the
-/// next command.
+/// The time limit for removing the directories of killed commands. After this time, the remaining directories are left
+/// to the next command.
 const SWEEP: Duration = Duration::from_millis(500);
 
 /// The directory of this run. Dropping the `RunDirectory` removes the directory.
@@ -58,8 +58,8 @@ pub(crate) struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Creates the directory. Also removes directories of commands that were killed, if they belong to this process's
-    /// user or to `user`.
+    /// Creates the directory. Also removes the directories of killed commands that belong to this process's user or to
+    /// `user`.
     pub(crate) fn make(user: Option<&Caller>) -> Result<Self> {
         let caller = user.map(|user| User { uid: user.uid, gid: user.gid });
         let sweeps = [Some(User::present()), caller]
@@ -73,8 +73,8 @@ impl RunDirectory {
             let made = DirBuilder::new().mode(0o700).create(&path).and_then(|()| lock(&path));
             match made.map_err(|e| (e.kind(), e)) {
                 Ok(Some(lock)) => return Ok(Self { path, _lock: lock, by: generation() }),
-                // The sweep of another command locked the directory first. It removes the directory, unless its time
-                // is over.
+                // Another command, which removes the directories of killed commands, locked this new directory first.
+                // That command removes the directory, unless its time limit (`SWEEP`) has passed.
                 Ok(None) => _ = std::fs::remove_dir(&path),
                 Err((ErrorKind::NotFound | ErrorKind::AlreadyExists, _)) => {}
                 Err((_, e)) => return Err(failed(format!("making a directory, {}", shown_path(&path)))(e)),
@@ -87,8 +87,8 @@ impl RunDirectory {
 impl Drop for RunDirectory {
     fn drop(&mut self) {
         if self.by == generation() {
-            // `remove_dir_all` follows no symbolic links, so it removes nothing else, even if the directory belongs
-            // to the program's user.
+            // `remove_dir_all` follows no symbolic links. So it removes nothing outside the directory, even if the
+            // program's user owns the directory and has put links into it.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
@@ -101,7 +101,7 @@ pub(crate) struct ServiceSocket {
 }
 
 impl ServiceSocket {
-    /// Creates the socket, for programs of `user` or, without one, of this process's user.
+    /// Creates the socket for programs of `user` or, if `user` is `None`, of this process's user.
     pub(crate) fn make(user: Option<&Caller>) -> Result<(Self, UnixListener)> {
         let directory = RunDirectory::make(user)?;
         let socket = directory.path.join("producers");
@@ -133,8 +133,8 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Removes the directories of this user's commands that were killed. The result is always empty: this runs in a child
-/// process, whose result has to be bytes.
+/// Removes the directories that killed commands of the user `uid` have left. The result is always empty. It has this
+/// type because the function runs in a child process, which must return bytes.
 fn sweep_of(uid: u32) -> Vec<u8> {
     let (directory, prefix) = PREFIX.rsplit_once('/').unwrap_or_default();
     for entry in read_dir(directory).into_iter().flatten().flatten() {
@@ -149,11 +149,11 @@ fn sweep_of(uid: u32) -> Vec<u8> {
     Vec::new()
 }
 
-/// The maximum size of the memory that a program may share, in KiB.
+/// The maximum size, in KiB, of the memory that a program shares with the service.
 pub(crate) const LARGEST: u64 = 32768;
 
-/// Returns the value of `ATRACE_SHMEM_KB` for a program: the value that the user has set or, without one, the
-/// maximum, because pages that are never touched take no memory.
+/// Returns the value of `ATRACE_SHMEM_KB` for a program: the value that the user has set or, if the user has set none,
+/// [`LARGEST`]. The maximum costs little, because pages that are never touched take no memory.
 pub(crate) fn memory_kb() -> OsString {
     let asked = std::env::var_os("ATRACE_SHMEM_KB").filter(|size| !size.is_empty());
     asked.unwrap_or_else(|| LARGEST.to_string().into())
@@ -191,8 +191,8 @@ impl ProgramStore {
         &self.store.path
     }
 
-    /// Switches tracing off in the store: after the program, for its children that still run; in `atrace cost`, before
-    /// the program starts.
+    /// Switches tracing off in the store. `atrace run` does this after the program has ended, for the program's
+    /// children that still run; `atrace cost` does it before the program starts.
     pub(crate) fn switch_off(&self) {
         for (_, closed) in stores::perform([&self.store], |_| Work::All(false)) {
             if let Err(e) = closed {

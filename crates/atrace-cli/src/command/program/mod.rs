@@ -2,7 +2,7 @@
 //!
 //! - `child` starts the program and waits for it;
 //! - `signals` catches signals, and determines which of them must be forwarded to the program;
-//! - `directory` holds the service's socket or the program's property store;
+//! - `directory` creates a directory for the service's socket or the program's property store;
 //! - `outliving` waits for processes that are still running after the program has ended;
 //! - `tree` finds the processes of the program that can't be recorded.
 

@@ -2,9 +2,10 @@
 //! a script starts in the background.
 //!
 //! Such processes are recognised by an environment variable, whose value is a path in the directory of this run. No
-//! process of another program has this value. A process may have overwritten its environment, as a server does to show
-//! its state in `ps`; such a process is recognised by its connection to the service of this run. (The command could adopt the orphans instead (`PR_SET_CHILD_SUBREAPER`),
-//! but then they would have another parent than without this command.)
+//! process of another program has this value. Some servers overwrite their environment to show their state in `ps`.
+//! Such a process is recognised by its connection to the service of this run. (The command could become the parent of
+//! such processes instead (`PR_SET_CHILD_SUBREAPER`), but then they would have another parent than without this
+//! command.)
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -19,15 +20,16 @@ use crate::process::{self, Process};
 /// The time between two searches for processes that outlive the program.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How long a search waits for processes that begin to execute programs: their environment can't be read.
+/// How long a search waits for processes that are just executing a program (`execve`), because their environment can't
+/// be read then.
 const EXECUTION: Duration = Duration::from_secs(1);
 
-/// The maximum number of processes that are named in a message.
+/// The maximum number of processes that a message names.
 const NAMED: usize = 5;
 
-/// Waits for the processes of this user that have the environment variable or are connected to the service, and names
-/// them in a message. `connected` returns the ids of the processes that are connected. `look` is called at intervals; its argument is true if SIGUSR1 arrived. Another signal ends the wait, and so does `look` if it
-/// returns false.
+/// Waits for the processes of the user `uid` that have the environment variable or are connected to the service, and
+/// names them in a message. `connected` returns the ids of the connected processes. `look` is called at intervals; its
+/// argument is true if SIGUSR1 arrived. The wait ends early if another signal arrives, or `look` returns false.
 pub(crate) fn wait_for_rest(
     uid: u32,
     variable: (&str, &Path),
@@ -60,8 +62,8 @@ pub(crate) fn wait_for_rest(
     Ok(())
 }
 
-/// Returns the processes of this user that have the environment variable or are `connected`. `patience` is the time limit of all waits
-/// together; each process is examined at least once.
+/// Returns the processes of the user `uid` that have the environment variable or are in `connected`. All waits together
+/// take at most `patience`, but each process is examined at least once.
 fn rest(uid: u32, (name, value): (&str, &Path), connected: &[u32], patience: Duration) -> Vec<Process> {
     let start = Instant::now();
     let is_of_program = |process: &Process| {
@@ -70,8 +72,8 @@ fn rest(uid: u32, (name, value): (&str, &Path), connected: &[u32], patience: Dur
             if process.environment().get(name) == Some(value.as_os_str().as_bytes()) {
                 return true;
             }
-            // If the end has changed, the process has begun to execute a program meanwhile, and the environment may be
-            // incomplete.
+            // If the address of the environment's end has changed, the process has begun to execute a program in the
+            // meantime, and the environment that was read may be incomplete.
             let is_whole = before.is_some() && before == process.environment_end();
             if is_whole || process.read_link("exe").is_none() || start.elapsed() >= patience {
                 return false;
@@ -80,7 +82,7 @@ fn rest(uid: u32, (name, value): (&str, &Path), connected: &[u32], patience: Dur
         }
     };
     let mut all = process::all();
-    // A process that has ended has no `exe`, although its parent may not have waited for it.
+    // A process that has ended has no `exe`, even if it still exists as a zombie.
     let is_connected =
         |process: &Process| connected.contains(&process.0) && process.read_link("exe").is_some();
     all.retain(|process| process.uid() == Some(uid) && (is_connected(process) || is_of_program(process)));

@@ -5,9 +5,10 @@
 //!
 //! # The end of a child process
 //!
-//! SIGCHLD, which announces the end of a child process, is caught in the same way: it ends a wait. If this command
-//! inherited that SIGCHLD is ignored, the kernel would not keep the exit status of a child process. The handler prevents
-//! that, and [`Signals::pass_on`] makes a program inherit what this command inherited.
+//! SIGCHLD, which announces the end of a child process, is caught in the same way, so the end of a child ends a wait.
+//! If this command was started with SIGCHLD ignored, the kernel would not keep the exit status of a child process. The
+//! handler prevents this. With [`Signals::pass_on`], a program that the command starts still inherits that SIGCHLD is
+//! ignored.
 //!
 //! # The witness
 //!
@@ -15,12 +16,12 @@
 //!
 //! The program is in the command's process group, as every process of a shell's job is. So the terminal's keys, job
 //! control and pipes work. A signal to the group reaches the program directly. A signal to the command alone must be
-//! forwarded. The signal itself does not show whether it was sent to the group or to the command alone.
+//! forwarded to the program. The signal itself does not show whether it was sent to the group or to the command alone.
 //!
 //! A third process in the group, the witness, reports to the command each signal that the witness receives. If the
-//! command and the witness have both received a signal, the signal was sent to the group. If no report comes, the command
-//! asks the witness, which reports all signals that it has received before it answers. So the result is right even if the
-//! witness was not scheduled for a while.
+//! command and the witness have both received a signal, the signal was sent to the group. If no report comes, the
+//! command asks the witness. The witness first reports all signals that it has received, and then answers. So the
+//! result is right even if the witness was not scheduled for a while.
 //!
 //! If the program had a separate group instead, the command would have to give that group the terminal and take it
 //! back, as a shell does (`tcsetpgrp`). The other programs of a pipe (`atrace run … | less`) would lose the terminal.
@@ -43,28 +44,28 @@ use crate::process::Process;
 
 const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
-/// The length of the pause that replaces a wait if a system call filter refuses `poll`.
+/// The maximum length of the pause that replaces a wait if a system call filter refuses `poll`.
 const REST: Duration = Duration::from_millis(50);
 
-/// A signal that was caught, and whether a process has sent the signal. Otherwise the kernel has sent it, usually
-/// because of a key of the terminal.
+/// A signal that was caught, and whether a process has sent the signal. A signal that no process has sent comes from
+/// the kernel, usually because a key of the terminal was pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Caught {
     pub(crate) signal: Signal,
     pub(crate) from_process: bool,
 }
 
-/// The signals that this process catches. A program that it starts inherits no handlers.
+/// The signals that this process catches. A program that this process starts inherits no handlers.
 pub(crate) struct Signals {
     pipe: PipeReader,
     pub(crate) caught: Vec<Signal>,
-    /// Whether this process inherited that SIGCHLD is ignored.
+    /// Whether this process was started with SIGCHLD ignored.
     ignores_children: bool,
 }
 
 impl Signals {
-    /// Catches SIGCHLD, the signals that ask a process to end, and one more signal, `other`. A signal that asks a process
-    /// to end and that this process ignores, for example under `nohup`, stays ignored.
+    /// Catches SIGCHLD, the signals that ask a process to end, and the signal `other`, if one is given. A signal that
+    /// asks a process to end and that this process ignores, for example under `nohup`, stays ignored.
     pub(crate) fn catch(other: Option<Signal>) -> Result<Self> {
         let ignored = Process::this().ignored_signals();
         let is_ignored = |signal: &Signal| ignored >> (signal.as_raw() - 1) & 1 == 1;
@@ -73,7 +74,7 @@ impl Signals {
         Ok(Self { ignores_children: is_ignored(&Signal::CHILD), ..all })
     }
 
-    /// Makes a program that will be started ignore SIGCHLD if this process inherited that SIGCHLD is ignored.
+    /// Makes the program of `command` ignore SIGCHLD if this process was started with SIGCHLD ignored.
     #[allow(unsafe_code, reason = "a signal is ignored between fork and exec")]
     pub(crate) fn pass_on(&self, command: &mut Command) {
         if self.ignores_children {
@@ -96,11 +97,12 @@ impl Signals {
         let (end, mut caught) = (Arc::new(end), signals.into_iter().collect::<Vec<_>>());
         for signal in &caught {
             let (number, end) = (signal.as_raw(), Arc::clone(&end));
-            // SAFETY: the handler makes one call, `write` on a non-blocking pipe, which is async-signal-safe. It
-            // allocates nothing, takes no lock, and does not panic. `signal_hook_registry` restores errno after it.
+            // SAFETY: the handler makes one call, `write` on a non-blocking pipe, which is async-signal-safe. The
+            // handler allocates nothing, takes no lock, and does not panic. `signal_hook_registry` restores errno after
+            // the handler.
             let done = unsafe {
                 signal_hook_registry::register_sigaction(number, move |info| {
-                    // The code is positive if the kernel sent the signal itself.
+                    // `si_code` is positive if the kernel sent the signal, and not a process.
                     let _ = write(&*end, &[number as u8, u8::from(info.si_code <= 0)]);
                 })
             };
@@ -110,8 +112,8 @@ impl Signals {
         Ok(Self { pipe, caught, ignores_children: false })
     }
 
-    /// Waits for a signal, until one of `fds` is ready, or until the time is over. The end of a child process ends the
-    /// wait, too. Returns the signal, if there was one except SIGCHLD, and whether the last of `fds` is ready.
+    /// Waits until a signal arrives, a child process ends, one of `fds` is ready, or the time is over. Returns the
+    /// signal, if one other than SIGCHLD arrived, and whether the last of `fds` is ready.
     pub(crate) fn wait<'fd>(
         &'fd self,
         fds: impl IntoIterator<Item = BorrowedFd<'fd>>,
@@ -120,7 +122,8 @@ impl Signals {
         let descriptors: Vec<_> = std::iter::once(self.pipe.as_fd()).chain(fds).collect();
         let is_ready = is_ready(&descriptors, time).map_err(failed("waiting for signals"))?;
         let is_ready = descriptors.len() > 1 && is_ready;
-        // A signal that came with a SIGCHLD counts at once: the signal may have killed the program.
+        // If another signal came together with SIGCHLD, that signal is returned now, because it may have killed the
+        // program.
         loop {
             let mut bytes = [0; 2];
             let signal = match read(&self.pipe, &mut bytes) {
@@ -142,7 +145,8 @@ fn is_ready(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> rustix::io::Re
     match poll(&mut places, Timespec::try_from(timeout).ok().as_ref()) {
         Ok(_) => {}
         Err(Errno::INTR) => return Ok(false),
-        // A system call filter may deny `poll`. The caller then checks for itself after a pause.
+        // A system call filter may deny `poll`. The caller then checks after a pause whether the event that it waits
+        // for has occurred.
         Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS) => {
             std::thread::sleep(timeout.min(REST));
             return Ok(false);
@@ -153,17 +157,17 @@ fn is_ready(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> rustix::io::Re
 }
 
 /// How long to wait for the witness's report after a signal has reached this command, before the command asks the
-/// witness. A sender may signal one process of the group after the other.
+/// witness. The report may come late, because a sender may signal one process of the group after the other.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// How long to wait for the witness's answer. A witness that is stopped does not answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The witness's answer, which is the number of no signal.
+/// The byte with which the witness answers. No signal has this number.
 const ANSWER: u8 = 0;
 
-/// How long a report is valid. If two equal signals reach this process as one, a report is left over, which must not
-/// count for a later signal.
+/// How long a report is valid. If a signal is sent twice, this process may receive it only once, while the witness
+/// reports it twice. The second report must not count for a later signal.
 const FRESH: Duration = Duration::from_millis(300);
 
 #[derive(clap::Args, Debug)]
@@ -173,12 +177,13 @@ pub(crate) struct WitnessArgs {
     signals: Vec<i32>,
 }
 
-/// The witness's main function: reports each signal as a byte, and answers each input, until the input ends.
+/// The witness's main function: reports each signal as a byte on stdout, and answers each input on stdin, until stdin
+/// ends.
 pub(crate) fn witness_main(args: &WitnessArgs) -> Result {
     let signals = Signals::of(args.signals.iter().filter_map(|&number| Signal::from_named_raw(number)))?;
     let (stdin, mut stdout) = (std::io::stdin(), std::io::stdout());
     let mut say = |byte| stdout.write_all(&[byte]).and_then(|()| stdout.flush());
-    // The first answer tells that the handlers are installed.
+    // The first answer tells the command that the witness's signal handlers are installed.
     say(ANSWER)?;
     loop {
         let (mut came, is_asked) = signals.wait(Some(stdin.as_fd()), Duration::from_secs(3600))?;
@@ -195,7 +200,7 @@ pub(crate) fn witness_main(args: &WitnessArgs) -> Result {
     }
 }
 
-/// The witness, as the command sees it: the process and its reports.
+/// The command's handle of the witness: the child process, and the reports that it sends.
 pub(crate) struct Witness {
     child: Child,
     reports: ChildStdout,
@@ -206,8 +211,8 @@ pub(crate) struct Witness {
 
 impl Witness {
     /// Starts the witness. This must happen before the program is started. Returns `None` if no signals are caught.
-    /// Returns an error if one of the signals, except SIGUSR1, arrives in the meantime. The error has the exit status
-    /// of a program that was killed by the signal.
+    /// Returns an error if one of the caught signals, except SIGUSR1, arrives before the witness is ready. The error
+    /// has the exit status of a program that was killed by this signal.
     pub(crate) fn start(signals: &Signals) -> Result<Option<Self>> {
         let numbers: Vec<_> = signals.caught.iter().map(|signal| signal.as_raw().to_string()).collect();
         if numbers.is_empty() {
@@ -221,11 +226,11 @@ impl Witness {
         let Some(reports) = child.stdout.take() else { return Ok(None) };
         let mut witness = Self { child, reports, reported: Vec::new(), by: generation() };
         let ready = witness.reports.read_exact(&mut [0]);
-        // There is no program yet that the signal could be forwarded to. If the witness has ended, a signal to the
-        // group killed it, and the same signal is about to arrive here.
+        // A signal that arrives now can't be forwarded, because the program is not started yet. If the witness has
+        // ended, a signal to the group has killed the witness, and the same signal is about to arrive here.
         let (patience, start) = (if ready.is_ok() { Duration::ZERO } else { GRACE }, Instant::now());
         let mut came = signals.wait(None, patience)?.0;
-        // The end of the witness ends a wait, too.
+        // The end of the witness (SIGCHLD) ends a wait, too. Then the command waits again for the signal.
         while came.is_none() && start.elapsed() < patience {
             came = signals.wait(None, patience.saturating_sub(start.elapsed()))?.0;
         }
@@ -244,14 +249,14 @@ impl Witness {
             || self.asks() && self.hears(&[signal, ANSWER], PATIENCE) == Some(signal)
     }
 
-    /// Asks the witness, which answers after its reports. Returns false if the witness has ended.
+    /// Asks the witness, which first reports its signals and then answers. Returns false if the witness has ended.
     fn asks(&mut self) -> bool {
         self.reported.retain(|(byte, _)| *byte != ANSWER);
         self.child.stdin.as_mut().is_some_and(|input| input.write_all(&[ANSWER]).is_ok())
     }
 
-    /// Waits for one of these bytes. Returns the first of them that has arrived, and forgets all equal bytes. Returns
-    /// `None` if the time is over, or the witness has ended.
+    /// Waits until the witness has sent one of the bytes in `awaited`. Returns the first such byte that has arrived,
+    /// and forgets all bytes that are equal to it. Returns `None` if the time is over, or the witness has ended.
     fn hears(&mut self, awaited: &[u8], patience: Duration) -> Option<u8> {
         let start = Instant::now();
         loop {
@@ -267,8 +272,9 @@ impl Witness {
         }
     }
 
-    /// Reads the reports that have arrived, and forgets the old ones. Call this only while no signal has arrived here: a
-    /// report of that signal must not be forgotten, however long this process was not scheduled.
+    /// Reads the reports that have arrived, and forgets the old ones. Don't call this after a signal has arrived and
+    /// before `saw` was called for it: if this process was not scheduled for a while, the report of that signal may be
+    /// old already, and would be forgotten.
     pub(crate) fn look(&mut self) {
         self.listen(Duration::ZERO);
         self.reported.retain(|(_, at)| at.elapsed() < FRESH);
@@ -295,7 +301,7 @@ impl Witness {
 impl Drop for Witness {
     fn drop(&mut self) {
         if self.by == generation() {
-            // SIGKILL, because the witness may be stopped.
+            // `kill` sends SIGKILL, which also ends a witness that is stopped.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -1,18 +1,19 @@
-//! Examines the processes of a running program, to find those whose events can't be recorded, and why.
+//! Examines the processes of a running program, to find the processes whose events can't be recorded, and the reasons.
 //!
 //! # The problem
 //!
-//! A process may close all descriptors that it inherited, and with them the marker's. Without special rights, such a
-//! process can't open the marker again, and no other process can open the marker for it. So the command names such a
-//! process to the user. A process may also lack the environment variables, or ignore them because it has elevated
+//! A process may close all descriptors that it inherited, including the marker's descriptor. Without special rights,
+//! such a process can't open the marker again, and no other process can do this for it. So the command prints a message
+//! that names such a process. A process may also lack the environment variables, or ignore them because it has elevated
 //! rights.
 //!
 //! # How it works
 //!
-//! The command examines all processes of the program at intervals, through `/proc`. It does not see a process that
-//! starts and ends between two checks, nor that a process closed the marker after its last check. Then the command
-//! reports that no event was lost. The mapped files and the environment of a process, which take the longest to read,
-//! are read only if the process has no marker, or if nothing was recorded so far.
+//! The command examines all processes of the program at intervals, through `/proc`. It notices neither a process that
+//! starts and ends between two checks, nor that a process closed the marker after the last check. In these cases, the
+//! command reports that no event was lost, although events may be lost. The list of mapped files and the environment of
+//! a process take the longest to read. They are read only if the process does not have the marker open, or if no event
+//! was recorded so far.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::unix::ffi::OsStrExt as _;
@@ -24,11 +25,11 @@ use crate::escape::shown;
 use super::child::MARKER_FD;
 use crate::process::Process;
 
-/// The maximum number of processes that are named in a message.
+/// The maximum number of processes that a message names.
 const NAMED: usize = 5;
 
-/// The checks take at most 1/`SHARE` of the time, unless the interval between two checks would then be longer than
-/// [`REST`]. In that case, the interval is `REST`, and the checks take more of the time.
+/// The checks take at most 1/`SHARE` of the time. If this required an interval longer than [`REST`] between two checks,
+/// the interval is `REST`, and the checks take more of the time.
 const SHARE: u32 = 20;
 /// The longest interval between two checks.
 const REST: Duration = Duration::from_millis(500);
@@ -53,11 +54,11 @@ struct Observed {
     reason: Option<Reason>,
 }
 
-/// The processes that were seen.
+/// The processes of a program that were seen so far, and what is known about them.
 #[derive(Default)]
 pub(crate) struct Tree {
     marker: PathBuf,
-    /// The number of the descriptor at which the marker was found last.
+    /// The number of the marker's descriptor in the process in which the marker was found last.
     number: u32,
     /// The path of the program's property store.
     store: Vec<u8>,
@@ -68,8 +69,8 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Creates a `Tree` for a program that writes to this marker, uses this store, and runs as the user with
-    /// this id.
+    /// Creates a `Tree` for a program that writes to `marker`, uses the property store `store`, and runs as the user
+    /// `uid`.
     pub(crate) fn new(marker: PathBuf, store: &Path, uid: u32) -> Self {
         let store = store.as_os_str().as_bytes().to_vec();
         Self { marker, number: MARKER_FD.unsigned_abs(), store, uid, ..Self::default() }
@@ -101,8 +102,8 @@ impl Tree {
             return;
         }
         let has_marker = self.has_marker(process);
-        // A process that ends loses its memory before its files. It has `exe` as long as it has memory, so the list
-        // of its files was still complete.
+        // When a process ends, its memory is released before its files are closed, and `exe` exists only as long as the
+        // memory. So if `exe` exists now, the list of open files that was just read was complete.
         let Some(program) = process.read_link("exe") else { return };
         let seen = self.observed.entry(pid).or_default();
         seen.looks += 1;
@@ -150,8 +151,8 @@ impl Tree {
         found.is_some()
     }
 
-    /// Returns a message about the processes that use ATrace, or had the marker open at an earlier check, and do not
-    /// have the marker open now; or `None` if there are none.
+    /// Returns a message about the processes that have closed the marker, or `None` if there are none. Only processes
+    /// that use ATrace, or had the marker open at an earlier check, are included.
     pub(crate) fn lost(&self) -> Option<String> {
         self.closed(|seen| seen.uses_atrace || seen.had_marker)
     }

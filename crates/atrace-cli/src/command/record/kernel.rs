@@ -1,10 +1,11 @@
-//! `atrace record` with the kernel's ring buffers: for messages that programs write to the marker, and for the
+//! `atrace record` with the kernel's ring buffers: records the messages that programs write to the marker, and the
 //! kernel's events.
 //!
-//! The programs write to the marker of the kernel's top-level buffer. Since Linux 6.16, an instance can receive a copy
-//! of these messages. The command then does not use the top-level buffer; but if that buffer is switched off, the
-//! command makes the marker write to instances only. On older kernels, on Android, and with `--top`, the command uses
-//! the top-level buffer itself, provided that no other process uses it, and restores it afterwards.
+//! The programs write to the marker of the kernel's top-level buffer. Since Linux 6.16, an instance (a separate buffer)
+//! can receive a copy of these messages. The command then records into an instance. If the top-level buffer is switched
+//! off, the command makes the marker write to instances only. On older kernels, on Android, and with `--top`, the
+//! command records into the top-level buffer, provided that no other process uses this buffer, and restores its
+//! settings afterwards.
 
 use crate::escape::shown;
 use crate::tracefs::{self, Instance};
@@ -19,7 +20,8 @@ use crate::command::stores::{self, Content};
 use crate::command::terminal::{Failure, Result, say, shown_path, thousands};
 use crate::process::{self, Process};
 
-/// The buffer into which the events are recorded. Dropping the `Buffer` restores the kernel's top-level buffer.
+/// The buffer into which the events are recorded: an instance, or the kernel's top-level buffer. Dropping the `Buffer`
+/// restores the settings of the top-level buffer.
 enum Buffer {
     Copy(Instance, Option<Silence>),
     Top(Top),
@@ -48,7 +50,8 @@ impl Buffer {
         self.instance().clear()?;
         match self {
             Self::Copy(instance, silenced) => {
-                // While the top-level buffer is off, a write to its marker fails, although the message was copied.
+                // While the top-level buffer is off, a write to the marker fails, although the message was copied to
+                // the instance. The `Silence` prevents this.
                 *silenced = Silence::start(tracefs::root()?)?;
                 Ok(instance.set_option(tracefs::COPY, true)?)
             }
@@ -121,10 +124,10 @@ pub(super) fn record(args: &RecordArgs) -> Result {
     done
 }
 
-/// Saves the recording. `is_whole` means that there was no error until now.
+/// Saves the recording. `is_whole` means that no error has occurred until now.
 fn finish(buffer: Buffer, note: Option<Note>, output: Output, tally: &Tally, is_whole: bool) -> Result {
     let name = |pid| Process(pid).program_name();
-    // The processes that exist now, and the same number that have ended.
+    // The estimate counts the processes that exist now, and assumes that as many have ended during the recording.
     let count = process::all().len() * 2;
     let path = match buffer {
         Buffer::Copy(instance, _) => {
@@ -159,7 +162,8 @@ fn finish(buffer: Buffer, note: Option<Note>, output: Output, tally: &Tally, is_
     Ok(())
 }
 
-/// Warns about a process that was started with the variable `ATRACE_MARKER`, which names the file for its events.
+/// Warns about a process that was started with the environment variable `ATRACE_MARKER`. The process writes its events
+/// to the file that this variable names, so they are not recorded.
 fn warn_of(process: Process) {
     if let Some(marker) = process.variable("ATRACE_MARKER") {
         say(format_args!(

@@ -1,7 +1,7 @@
-//! Reads from a finished trace how many times the service, the producers and the kernel have lost events.
+//! Finds in a finished trace how many times the service, the producers and the kernel have lost events.
 //!
-//! The trace was written by another process and is untrusted: sizes are limited, and an incomplete packet ends the
-//! reading. Field numbers are those of Perfetto's `trace_packet.proto` and `trace_stats.proto`.
+//! The trace was written by another process and is untrusted. So sizes are limited, and the reader stops at an
+//! incomplete packet. Field numbers are from Perfetto's `trace_packet.proto` and `trace_stats.proto`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -25,16 +25,16 @@ const SEQUENCES_MAX: usize = 1 << 20;
 /// Counts of losses in a trace.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
-    /// The number of gaps in sequences of packets: positions at which packets are missing between two packets of a
-    /// sequence, or at which the program itself reports a loss.
+    /// The number of gaps in sequences of packets. A gap is a position at which packets are missing between two packets
+    /// of a sequence, or a position at which the program itself reports a loss.
     gaps: u64,
     /// The ids and names of the threads whose sequences have gaps.
     threads: BTreeSet<(u32, Vec<u8>)>,
     /// The number of chunks in the service's buffer that were overwritten before they were written to
     /// the file.
     overwritten: u64,
-    /// The number of times that a program did not commit its chunks in time when the service
-    /// requested it.
+    /// The number of times that the service asked a program to commit its chunks, and the program did not do so in
+    /// time.
     late: u64,
     /// The number of times that the kernel's buffers lost events.
     kernel: u64,
@@ -61,9 +61,9 @@ impl Losses {
         Ok(losses)
     }
 
-    /// Counts the losses that a packet reports. `sequences` are the sequences that already had a packet. A loss that
-    /// the service reports before the first packet of a sequence is not counted, because the lost packets were
-    /// written before this recording.
+    /// Counts the losses that a packet reports. `sequences` are the sequences of the packets that were read before. If
+    /// the service reports a loss in the first packet of a sequence, the loss is not counted, because the lost packets
+    /// were written before this recording.
     fn look(&mut self, packet: &[u8], sequences: &mut HashMap<u64, Sequence>) {
         if let Some(number) = Reader::first(packet, 10).map(Value::number)
             && (sequences.len() < SEQUENCES_MAX || sequences.contains_key(&number))
@@ -130,7 +130,8 @@ impl Losses {
 
 /// The maximum number of threads whose names are printed.
 const THREADS_MAX: usize = 8;
-/// A bit in `previous_packet_dropped`: the program itself reports a loss, because its memory was full.
+/// The bit in the field `previous_packet_dropped` with which the program itself reports a loss, because its memory was
+/// full.
 const PROGRAM_SAYS: u64 = 256;
 
 /// The data about a sequence of packets that is needed to detect losses.
@@ -140,13 +141,13 @@ struct Sequence {
     thread: Option<(u32, Vec<u8>)>,
 }
 
-/// Returns the number of overwritten chunks, summed over all buffers.
+/// Returns the number of overwritten chunks in the statistics `stats`, summed over all buffers.
 fn overwritten(stats: &[u8]) -> u64 {
     let buffers = Reader::new(stats).filter(|(field, _)| *field == 1);
     buffers.map(|(_, buffer)| service::number(buffer.bytes(), 3)).sum()
 }
 
-/// Reads a varint. Returns `None` if the varint is incomplete or too long.
+/// Reads the length of a packet, which is a varint. Returns `None` if the varint is incomplete or too long.
 fn length(from: &mut impl BufRead) -> io::Result<Option<u64>> {
     let mut failed = None;
     let mut bytes = from.bytes();

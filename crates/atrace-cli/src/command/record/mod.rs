@@ -1,9 +1,13 @@
 //! `atrace record`: records programs that are already running, and the kernel, for a while.
 //!
-//! If Perfetto's system service runs, the command asks the service to record (`perfetto::by_system`). If none runs,
-//! root records with the kernel's ring buffer: as text (`kernel`) or, with events of the kernel, as packets (`typed`).
-//! For an ordinary user, the command itself is then the service for the user's programs (`perfetto::by_this`). With
-//! `--kernel`, root always records with the kernel's ring buffer, as text.
+//! The way of recording depends on the user and on the options:
+//!
+//! - If Perfetto's system service runs, the command asks this service to record (`perfetto::by_system`).
+//! - If the service does not run, root records with the kernel's ring buffer: as text (`kernel`) or, if `--categories`
+//!   selects events of the kernel, as packets (`typed`).
+//! - If the service does not run, an ordinary user's command acts as the service for the user's programs
+//!   (`perfetto::by_this`).
+//! - With `--kernel`, root always records with the kernel's ring buffer, as text.
 
 mod kernel;
 mod losses;

@@ -1,4 +1,5 @@
-//! `atrace record` with Perfetto: as a consumer of the system's service or, if there is none, as the service itself.
+//! `atrace record` with Perfetto: as a consumer of the system's service or, if no such service runs, as the service
+//! itself.
 
 use std::fmt::Display;
 use std::fs::{self, Permissions};
@@ -47,8 +48,8 @@ fn output(args: &RecordArgs, caller: Option<&Caller>) -> Result<Output> {
 /// then is saved.
 pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result {
     let asked = "asking Perfetto's service (--kernel records without it)";
-    // Programs that found no service when they started look again. If the store of this user can't be used, there are
-    // no such programs.
+    // This call makes programs that found no service when they started look for a service again. An error is ignored:
+    // if this user's store can't be used, no program waits for the property in it.
     let _ = try_announce();
     let state = consumer.state().map_err(failed(asked))?;
     let mut events = events(args, &state)?;
@@ -99,8 +100,9 @@ fn ended(why: impl Display) -> Failure {
 }
 
 /// Returns the patterns that match no producer's name, and the property stores to which these patterns must be added.
-/// Programs that match such a pattern can only trace by ATrace, until they connect to the service. If the service can't
-/// record events of the kernel, these patterns are named in the output, and nothing is returned.
+/// Until the programs that match such a pattern connect to the service, they can trace only by ATrace. If the service
+/// can't record events of the kernel, it can't record ATrace's messages either. The function then prints a line about
+/// each of these patterns, and returns no patterns and no stores.
 fn by_atrace(args: &RecordArgs, state: &State) -> Result<(Vec<String>, Vec<Store>)> {
     let is_there = |pattern: &String| {
         state.producers.iter().any(|(name, _)| process::matches(pattern.as_bytes(), name.as_bytes()))
@@ -142,8 +144,8 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    /// Listens at the path at which programs look for a service, unless a service already listens at that path.
-    /// `refused` is the reason why that service can't be asked to record.
+    /// Listens at the path at which programs look for a service. Returns an error if a service already listens at that
+    /// path. `refused` is the reason why such a service can't be asked to record; the error's text contains it.
     pub(super) fn start(refused: &io::Error) -> Result<(Self, UnixListener)> {
         let path = PathBuf::from(socket::producers(socket::named_producers().as_deref()).0);
         let listen = || -> io::Result<_> {
@@ -153,8 +155,8 @@ impl Listening {
         };
         let bound = listen().or_else(|e: io::Error| {
             let left = if e.kind() == ErrorKind::AddrInUse { open_place(&path).ok() } else { None };
-            // A refused connection means that the service was killed. A file that is no socket refuses connections,
-            // too, so the type is checked first.
+            // If the socket refuses a connection, its service was killed. A file that is not a socket refuses
+            // connections, too, so the type of the file is checked first.
             let is_left = |left: &OwnedFd| {
                 fstat(left).is_ok_and(|left| FileType::from_raw_mode(left.st_mode) == FileType::Socket)
                     && Socket::connect(path.as_os_str(), Trust::Any)
@@ -200,13 +202,13 @@ fn remove(path: &Path, this: &OwnedFd) {
     }
 }
 
-/// Sets the property for which programs wait that look for a service (`atrace/src/attach.rs`). Its value, the id of
-/// this process, is information for users.
+/// Sets the property that tells waiting programs that a service has started (`atrace/src/attach.rs`). The value of the
+/// property is the id of this process, which is only information for users.
 fn try_announce() -> std::result::Result<(), properties::Error> {
     Properties::open()?.set("debug.atrace.service", atrace_sys::process::id().text())
 }
 
-/// Announces to the running programs of this user that a service listens now.
+/// Announces to the running programs of this user that a service listens now. Prints a line if that fails.
 pub(super) fn announce() {
     if let Err(e) = try_announce() {
         say(format_args!(

@@ -1,4 +1,5 @@
-//! Explains in one line why no event was recorded, for one process of the requested programs.
+//! Explains in one line why no event of the requested programs was recorded. The line is about one process of these
+//! programs.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use crate::process::{self, Process};
 use crate::service::Counts;
 
 /// Returns the reason why no event was recorded, or `None` if events were recorded or lost. `found` is the result of
-/// [`look`].
+/// [`look`], and takes precedence over the reasons that follow from `counts`.
 pub(super) fn why(counts: &Counts, found: Option<String>) -> Option<String> {
     let text = match counts {
         Counts { events: 0, lost: 0, producers: 0, .. } => {
@@ -24,15 +25,15 @@ pub(super) fn why(counts: &Counts, found: Option<String>) -> Option<String> {
     Some(found.unwrap_or_else(|| text.to_owned()))
 }
 
-/// Looks for the reason why no event of the requested programs has come so far. Call this while the programs are still
-/// connected. Returns `None` if no programs were requested. `socket` is the path at which this command listens.
+/// Looks for the reason why no event of the requested programs has arrived so far. Call this while the programs are
+/// still connected. Returns `None` if no programs were requested. `socket` is the path at which this command listens.
 pub(super) fn look(patterns: &[String], socket: &Path) -> Option<String> {
     if patterns.is_empty() {
         return None;
     }
     let found = process::matching(patterns);
     let Some(first) = found.first() else { return Some(process::none_matches(patterns)) };
-    // A process that can be recorded says more than one that can't be.
+    // Prefers a process of this user, because processes of other users can't be recorded by this command anyway.
     let process = found.iter().find(|process| process.uid() == Some(geteuid().as_raw())).unwrap_or(first);
     Some(format!("{process} {}", reason(*process, socket)))
 }

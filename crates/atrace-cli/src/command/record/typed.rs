@@ -1,10 +1,10 @@
-//! `atrace record -c` as root, for a machine on which no service of Perfetto's runs: records the events of the kernel
+//! `atrace record -c` as root, on a machine on which Perfetto's service does not run: records the events of the kernel
 //! and of the programs in one trace.
 //!
-//! This command is the service for root's programs, which connect to it, and adds the kernel's events as packets.
-//! Messages to the kernel's top-level marker are among these events (Linux 6.16). So for programs that do not
-//! connect, such as those of other users, tracing by ATrace is switched on: their events are in the trace, too, with
-//! arguments as text.
+//! This command acts as the service to which root's programs connect, and adds the kernel's events to the trace as
+//! packets. Messages that programs write to the kernel's top-level marker are among these events (Linux 6.16). So for
+//! programs that do not connect, such as programs of other users, the command switches tracing by ATrace on. Then their
+//! events are in the trace, too, with arguments as text.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -25,12 +25,12 @@ use crate::process::{self, Process};
 use crate::service::{Service, Storage, Terms};
 use crate::tracefs;
 
-/// The time that programs have to connect to the service; a quarter of the recording's time, if that is shorter. After
-/// this time, tracing by ATrace is switched on for programs that have not connected.
+/// The time that programs have to connect to the service. If a quarter of the recording's time is shorter, programs
+/// have only that time. Afterwards, tracing by ATrace is switched on for programs that have not connected.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Returns whether this system supports this kind of recording, which Android does not. The kernel must have the clock
-/// of the trace, and must be able to copy the messages to its top-level marker.
+/// Returns whether this system supports this kind of recording. Android does not support it. The kernel must have the
+/// clock `boot`, and must be able to copy the messages that are written to its top-level marker.
 pub(super) fn is_possible() -> bool {
     !cfg!(target_os = "android")
         && buffer::has_clock().unwrap_or(false)
@@ -52,7 +52,8 @@ pub(super) fn record(args: &RecordArgs, refused: &io::Error) -> Result {
     let signals = Signals::catch(None)?;
     buffer::sweep()?;
     let mut stream = Stream::make(&args.categories, args.buffer)?;
-    // If another process is the service, such as another recording, the kernel is recorded nevertheless.
+    // If another process, such as another recording, is the service already, the kernel's events are recorded
+    // nevertheless.
     let (listening, _own, listener) = match Listening::start(refused) {
         Ok((listening, listener)) => (Some(listening), None, listener),
         Err(e) => {
@@ -86,8 +87,8 @@ pub(super) fn record(args: &RecordArgs, refused: &io::Error) -> Result {
         }
         Ok(format!("{} events, {} of the kernel", thousands(service.events()), thousands(stream.written())))
     });
-    // No error from here on loses the recording.
-    // First, because a write to the top-level marker fails if a buffer that gets copies is off.
+    // From here on, the recording is saved even if an error occurs. Copying is switched off first, before the buffer:
+    // while a buffer that gets copies is off, writes to the top-level marker fail.
     let stopped = stream.instance().set_option(tracefs::COPY, false).map_err(Failure::from);
     drop((silence, note, listening));
     let ended = stream.end(|packets| service.add(packets));
@@ -98,8 +99,8 @@ pub(super) fn record(args: &RecordArgs, refused: &io::Error) -> Result {
     waited.and(stopped).and(ended).and(removed)
 }
 
-/// Switches on tracing by ATrace for programs of other users, which can't connect to the service, and for each pattern
-/// that matches running programs of this user of which none has connected.
+/// Switches on tracing by ATrace for programs of other users, because they can't connect to the service. Also switches
+/// it on for each pattern that matches running programs of this user, if none of them has connected.
 fn switch_on(
     args: &RecordArgs,
     connected: &[u32],

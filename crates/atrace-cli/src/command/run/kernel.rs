@@ -1,7 +1,8 @@
 //! The kernel's events of `atrace run --categories`, as packets for the service's trace.
 //!
 //! The trace also contains the messages that the program's processes write to the kernel's top-level marker, as C and
-//! C++ programs do (Linux 6.16). They are events `print`, from which Perfetto makes slices and counters.
+//! C++ programs do (Linux 6.16). In the trace, these messages are events `print`, from which Perfetto makes slices and
+//! counters.
 
 use std::path::Path;
 
@@ -17,7 +18,8 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// Creates the buffers that are needed for the kernel events in `args`, if there are any.
+    /// Creates the buffers for the kernel events that `args` selects. Returns `None` if `args` selects no kernel
+    /// events.
     pub(super) fn make(args: &RunArgs) -> Result<Option<Self>> {
         if args.categories.is_empty() {
             return Ok(None);
@@ -33,20 +35,21 @@ impl Kernel {
         self.names.directory()
     }
 
-    /// Starts to record. Returns packets with the names of the processes that exist.
+    /// Starts to record messages to the top-level marker. Returns packets with the names of the processes that exist
+    /// now.
     pub(super) fn start(&mut self) -> Result<Packets> {
         self.copies.iter_mut().try_for_each(Copies::start)?;
         Ok(buffer::names())
     }
 
-    /// Returns the events that have arrived.
+    /// Returns packets with the kernel events that have arrived since the last call.
     pub(super) fn take(&mut self) -> Result<Packets> {
         self.copies.iter_mut().for_each(Copies::look);
         self.stream.take()
     }
 
-    /// Ends the recording. Passes to `add` packets with the rest of the events, and with the program's messages to the
-    /// top-level marker. After an error, the rest is still read.
+    /// Ends the recording. Passes to `add` packets with the remaining events, and with the program's messages to the
+    /// top-level marker. If a step fails, the function still reads the remaining events before it returns the error.
     pub(super) fn end(&mut self, mut add: impl FnMut(Packets)) -> Result {
         let stopped = self.copies.iter_mut().try_for_each(Copies::stop);
         let ended = self.stream.end(&mut add);
@@ -60,7 +63,8 @@ impl Kernel {
         stopped.and(ended).and(copied)
     }
 
-    /// Removes the buffers. Returns a line with the number of events. `is_whole` means that all packets were stored.
+    /// Removes the buffers. Returns a line with the number of events. `is_whole` means that all packets were stored in
+    /// the trace.
     pub(super) fn finish(self, is_whole: bool) -> Result<String> {
         self.copies.map_or(Ok(()), |copies| buffer::remove(copies.into_instance()))?;
         self.stream.finish(is_whole)

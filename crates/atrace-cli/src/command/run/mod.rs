@@ -1,11 +1,15 @@
 //! `atrace run`: records one program and its children. Tracing is switched on in no other process.
 //!
-//! By default, this command is a tracing service for the program and its children (`service`), which needs no special
-//! rights. As root, with `--categories`, it adds events of the kernel to that trace (`kernel`). With `--kernel`, or if
-//! the kernel's events can't be in the service's trace, it records with a separate ring buffer of the kernel, as text.
-//! The program and its children inherit the open marker of the buffer, and their environment names a property store
-//! that enables all tags for all programs. The messages that the program and its children write to the kernel's
-//! top-level marker, as C and C++ programs do, are copied to a second buffer (Linux 6.16).
+//! There are three ways of recording:
+//!
+//! - By default, this command acts as a tracing service for the program and its children (`service`). This needs no
+//!   special rights.
+//! - With `--categories`, which needs root's rights, the command also adds events of the kernel to the service's trace
+//!   (`kernel`).
+//! - With `--kernel`, or if the kernel's events can't be in the service's trace, the command records with a separate
+//!   ring buffer of the kernel, as text. The program and its children inherit the open marker of this buffer, and their
+//!   environment names a property store that enables all tags for all programs. The messages that they write to the
+//!   kernel's top-level marker, as C and C++ programs do, are copied to a second buffer (Linux 6.16).
 
 mod kernel;
 mod service;
@@ -84,13 +88,13 @@ pub(crate) fn main(args: &RunArgs) -> Result<u8> {
     done.map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
 }
 
-/// Returns whether all events are recorded with the kernel's buffer, as text: because the user has requested the
-/// kernel's buffer, or because the user wants kernel events and this kernel lacks the clock of the service's trace.
+/// Returns whether all events are recorded with the kernel's buffer, as text. This is so if the user has given
+/// `--kernel`, or if the user has given `--categories` and this kernel lacks the clock of the service's trace.
 fn is_kernels(args: &RunArgs) -> Result<bool> {
     Ok(args.kernel || !args.categories.is_empty() && !buffer::has_clock()?)
 }
 
-/// The names of signals, from number 1 on.
+/// The names of the signals, in the order of their numbers, beginning with number 1.
 const SIGNALS: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU \
                        URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS";
 
@@ -120,7 +124,7 @@ fn size(text: &str) -> std::result::Result<u64, String> {
     if size < 4096 { Err("the size must be at least 4096 bytes".to_owned()) } else { Ok(size) }
 }
 
-/// Checks the filter. The program will parse it again.
+/// Checks the filter and returns its text. The program parses this text again.
 fn directives(text: &str) -> std::result::Result<String, String> {
     match text.parse::<Targets>() {
         Ok(_) => Ok(text.to_owned()),
@@ -129,8 +133,8 @@ fn directives(text: &str) -> std::result::Result<String, String> {
 }
 
 impl RunArgs {
-    /// Adds the environment variable that passes the filter to the program. Without the option `--filter`, the program
-    /// inherits this command's value of the variable.
+    /// Adds to `variables` the environment variable that passes the filter to the program. Without the option
+    /// `--filter`, adds nothing, so the program inherits this command's value of the variable.
     fn with_filter<'a>(
         &'a self,
         variables: &[(&'a str, Option<&'a Path>)],
@@ -139,7 +143,8 @@ impl RunArgs {
         variables.iter().copied().chain(filter).collect()
     }
 
-    /// Returns a possible reason why the program wrote no event: the filter that it got.
+    /// Returns a text which says that the program's filter may be the reason why the program wrote no event. Returns
+    /// `None` if the program has no filter.
     fn about_filter(&self) -> Option<String> {
         let filter = self.filter.clone().map(OsString::from).or_else(|| std::env::var_os("ATRACE_FILTER"))?;
         let text = format!("the filter {} may exclude all of its events", shown(filter.as_encoded_bytes()));
@@ -147,8 +152,8 @@ impl RunArgs {
     }
 }
 
-/// Returns the path of the output file if the user gives none: the program's name with this extension, in the
-/// current directory.
+/// Returns the path of the output file for the case that the user gives none: the program's name with this extension,
+/// in the current directory.
 fn default_name(command: &[OsString], extension: &str) -> PathBuf {
     let program = command.first().map(Path::new);
     let mut name = program.and_then(Path::file_name).unwrap_or("trace".as_ref()).to_owned();
@@ -202,7 +207,7 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
         copies.iter_mut().for_each(Copies::look);
         true
     };
-    // No error from here on loses the recording.
+    // From here on, the recording is saved even if an error occurs.
     let waited = wait(&mut child, &signals, witness, |_| _ = look()).and_then(|(status, is_asked)| {
         tell_end(status);
         if !is_asked {
@@ -210,7 +215,8 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
         }
         Ok(status)
     });
-    // Processes that still run find tracing switched off in their store, then the buffer switched off.
+    // First, tracing is switched off in the property store, so that processes that still run stop writing. Then the
+    // buffer is switched off.
     store.switch_off();
     let stopped = copies.iter_mut().try_for_each(Copies::stop);
     let stopped = stopped.and(instance.set_tracing_on(false).map_err(Failure::from));

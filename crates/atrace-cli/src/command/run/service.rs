@@ -1,9 +1,9 @@
-//! `atrace run` as a tracing service: in a thread of this command, with a socket that only the program's user may
-//! connect to.
+//! `atrace run` as a tracing service. The service is a thread of this command, and only the program's user may connect
+//! to its socket.
 //!
-//! The trace is written to a hidden file next to the final file. The hidden file is a valid trace at any moment. At
-//! the end it is renamed. If the command is killed, the hidden file stays. Once the program has started, no error of the
-//! command loses the trace: the command saves the trace and then returns the error.
+//! The trace is written to a hidden file next to the final file. The hidden file is a valid trace at any moment. At the
+//! end of the recording, it gets its final name. If the command is killed, the hidden file stays. If an error occurs
+//! after the program has started, the command still saves the trace, and then returns the error.
 
 use std::fs::File;
 use std::path::Path;
@@ -23,10 +23,10 @@ use crate::command::program::{
 };
 use crate::command::terminal::{Failure, Result, failed, say, shown_path, thousands};
 
-/// The variable that names the socket to the program.
+/// The environment variable that tells the program the path of the socket.
 const SOCKET: &str = "PERFETTO_PRODUCER_SOCK_NAME";
 
-/// The default size of a ring in KB.
+/// The default size of the memory for `--ring`, in KB.
 const RING: u64 = 65536;
 
 pub(super) fn record(args: &RunArgs) -> Result<u8> {
@@ -108,7 +108,7 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
 }
 
 /// Saves the file, and reports how many events were recorded and lost. If no event was recorded, `why` is the reason,
-/// which is reported, too.
+/// and is reported, too.
 pub(crate) fn finish(
     output: Output,
     report: Report,
@@ -130,7 +130,7 @@ pub(crate) fn finish(
     Ok(())
 }
 
-/// Saves the present content of the ring in another file. If that fails, the recording goes on.
+/// Saves the present content of the ring to the file `path`. If that fails, the recording goes on.
 fn save_once(service: &Service, path: &Path, existing: Existing, owner: Option<&Caller>) {
     let saved = Output::create(path, existing, owner, true).and_then(|output| {
         let problem = format!("can't save {}", shown_path(path));
@@ -144,7 +144,7 @@ fn save_once(service: &Service, path: &Path, existing: Existing, owner: Option<&
     }
 }
 
-/// Returns the lines about the numbers of recorded and lost events, and about the reasons of losses.
+/// Returns the lines about the numbers of recorded and lost events, and about the reasons for losses.
 fn lines(report: &Report) -> Vec<String> {
     let Report { counts, cut_off, lost, ended } = report;
     let mut lines = Vec::new();
@@ -174,7 +174,7 @@ fn lines(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Returns the reason why the program was not recorded, or `None` if it was recorded.
+/// Returns the reason why no event of the program was recorded, or `None` if events were recorded or lost.
 fn silence(counts: &Counts, args: &RunArgs) -> Option<String> {
     let text = match counts {
         Counts { producers: 0, .. } => {
@@ -203,7 +203,7 @@ fn lines_of(lost: &Lost, counts: &Counts) -> Vec<String> {
         if !names.is_empty() {
             text.push_str(&format!(", in the threads {}", names.join(", ")));
         }
-        // The memory that would have held all lost events at once.
+        // The size of memory in which all lost events would have had room at the same time.
         let each = counts.bytes.checked_div(counts.events).unwrap_or(0).max(16);
         let needed = kib.saturating_add(room.saturating_mul(each) / 1024).min(LARGEST).next_power_of_two();
         let needed = needed.max(2 * kib).min(LARGEST);

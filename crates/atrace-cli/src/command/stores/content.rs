@@ -1,4 +1,5 @@
-//! The patterns and tags that a property store enables, and how a child process encodes them in its answer.
+//! The patterns and tags that a property store enables, and how the child process that reads a store encodes them in
+//! its answer.
 //!
 //! An answer is a list of parts. It consists of `ok`, the tags (eight bytes, little-endian) and the patterns, or
 //! of `fault` and an error message.
@@ -29,14 +30,14 @@ impl Content {
         answer.bytes()
     }
 
-    /// Encodes an error.
+    /// Encodes an error message as an answer.
     pub(crate) fn fault(text: &str) -> Vec<u8> {
         let mut answer = Answer::default();
         answer.add("fault").add(&text.as_bytes()[..text.len().min(4096)]);
         answer.bytes()
     }
 
-    /// Decodes an answer. The answer comes from another user, so it is untrusted.
+    /// Decodes an answer. The answer comes from a process of another user, so it is untrusted.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let no_answer = || "its answer can't be parsed".to_owned();
         let parts = parse(bytes).ok_or_else(no_answer)?;

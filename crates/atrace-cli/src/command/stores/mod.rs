@@ -2,7 +2,7 @@
 //!
 //! - `store` finds the stores that a command must change, changes them with the rights of their users, and checks
 //!   new patterns;
-//! - `content` is the content of a store.
+//! - `content` has the type for a store's content.
 
 mod content;
 mod store;

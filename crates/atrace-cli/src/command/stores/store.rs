@@ -6,14 +6,14 @@
 //! A store belongs to its user, who can truncate it, lock it forever, or put a link in its place. Root must not open
 //! it. So a child process with the user's ids does the work (`privsep`). The child answers with bytes, which are parsed
 //! as untrusted [`Content`]. If the work fails for a user, a line of output says so, and the stores of the other users
-//! are still changed. In one run of the command, all work for one user may take [one second](PATIENCE) in total; the
-//! work that switches patterns off again may always take a tenth of a second.
+//! are still changed. In one run of the command, all work for one user may take [one second](PATIENCE) in total. Even
+//! when this time is used up, the work that switches patterns off again may take a tenth of a second.
 //!
 //! # Patterns
 //!
-//! Patterns that can't match any name are refused at once, so that no user waits for a recording with such a pattern
-//! ([`check_all`]). Sets of characters are checked with the matcher that the traced programs use. On hosts, that is the
-//! library's own.
+//! Patterns that can't match any name are refused at once ([`check_all`]), so that no user waits in vain for the events
+//! of such a pattern. Sets of characters are checked with the matcher that the traced programs use. Except on Android,
+//! this matcher is a part of the library.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, OsString};
@@ -40,7 +40,7 @@ use crate::process::{Process, matches};
 /// The group `nogroup`, for users that the system does not know.
 const NO_GROUP: u32 = 65534;
 
-/// The maximum number of messages about directories that belong to a wrong user.
+/// The maximum number of messages about directories whose name and owner do not agree.
 const NAMED: usize = 5;
 
 /// A property store that can be changed.
@@ -75,8 +75,9 @@ impl Store {
         Self::of(Some(uid), Properties::path_for_uid(uid))
     }
 
-    /// Returns the store of this user or, without a user, the store at a path that an environment variable names. If
-    /// this process is root's, the file at that path may belong to another user.
+    /// Returns the store of the user `uid` or, if `uid` is `None`, the store at `path`, which all users share or an
+    /// environment variable names. If this process is root's and the store belongs to another user, a child process
+    /// with that user's ids will use the store.
     pub(crate) fn of(uid: Option<u32>, path: PathBuf) -> Self {
         let is_shared = uid.is_none() && cfg!(target_os = "android");
         let of_file = || Some(fs::symlink_metadata(&path).ok()?.uid()).filter(|_| !is_shared);
@@ -85,7 +86,8 @@ impl Store {
         Self { user, uid, path, content: Content::default() }
     }
 
-    /// Returns the store of a program that runs as this user or, without a user, as the user of this process.
+    /// Returns the store at `path`, for a program that runs as `user` or, if `user` is `None`, as the user of this
+    /// process.
     pub(crate) fn of_program(user: Option<User>, path: PathBuf) -> Self {
         Self { user, uid: None, path, content: Content::default() }
     }
@@ -123,8 +125,8 @@ impl Store {
     }
 }
 
-/// Data about a process, which is read only once, because a user may have thousands of processes and hundreds of
-/// patterns.
+/// Data about a process. It is read only once, and not again for each pattern, because a user may have thousands of
+/// processes and hundreds of patterns.
 pub(crate) struct ProcessData {
     pub(crate) process: Process,
     name: Option<CString>,
@@ -174,11 +176,12 @@ pub(crate) fn perform<'a>(
         &others,
         |(user, _, work)| {
             let user = user.unwrap_or_else(User::present);
-            // A small rest of the time is reserved for switching off what was switched on.
+            // Even a user without any time left gets a little time, to switch off the patterns that were switched on.
             let least = if matches!(work, Work::TakeBack(_)) { PATIENCE / 10 } else { Duration::ZERO };
             (user, left(user.uid).max(least))
         },
-        // Half of the time, so that the child can still report which process holds the lock.
+        // The child waits for the lock for half of the time at most, so that it can still report which process holds
+        // the lock.
         |(_, store, work), left| match store.perform(work, left / 2) {
             Ok(content) => content.bytes(),
             Err(e) => Content::fault(&e.to_string()),
@@ -199,10 +202,10 @@ pub(crate) fn perform<'a>(
 /// Returns the stores that this user may change. The caller's own store is created if it does not exist.
 ///
 /// For root, these are the stores of all users that have a store, of the users in `needed`, and of the user who called
-/// `sudo`; if `ATRACE_PROPERTIES` names a store, only that store. A store that can't be reached or trusted is reported
-/// in a line of output, and the other stores are returned. This also applies to root's own store, because another user
-/// may have created a file at its path. An ordinary user has only one store. If this store can't be reached, the
-/// function returns an error.
+/// `sudo`. But if `ATRACE_PROPERTIES` names a store, the function returns only that store. A store that can't be
+/// reached or trusted is reported in a line of output, and the other stores are returned. Root's own store can be such
+/// a store, because another user may have created a file at its path. An ordinary user has only one store. If this
+/// store can't be reached, the function returns an error.
 pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
     let mut stores = vec![Store::own()];
     let is_for_all = stores[0].uid == Some(0);
@@ -237,8 +240,8 @@ pub(crate) fn miss(store: &Store, why: &str) {
     say(format_args!("not reached, {}: {}", store.owner(), shown(why)));
 }
 
-/// Handles a store that could not be changed. For the caller's own store, this returns an error; for another user's
-/// store, it prints a line.
+/// Handles a store that could not be changed. For the caller's own store, the function returns an error; for another
+/// user's store, it prints a line and returns no error.
 pub(crate) fn refuse(store: &Store, why: &str) -> Result {
     if store.user.is_none() {
         return Err(Failure::new(format!("{}: {}", store.owner(), shown(why))));
@@ -247,8 +250,8 @@ pub(crate) fn refuse(store: &Store, why: &str) -> Result {
     Ok(())
 }
 
-/// Returns the other users that have a store. If a file has the name of a user's directory but is not a directory
-/// of that user, it is reported and ignored.
+/// Returns the users, except root, that have a store. If a file has the name of a user's directory but is not a
+/// directory that belongs to that user, the file is reported and ignored.
 fn existing() -> Vec<u32> {
     let example = Properties::path_for_uid(0);
     let Some(place) = example.parent().and_then(Path::parent) else { return Vec::new() };
@@ -280,11 +283,11 @@ fn existing() -> Vec<u32> {
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Look,
-    /// Adds each pattern, unless the store already lists the pattern more often than the number says.
+    /// Adds each pattern, unless the store already lists the pattern more than the given number of times.
     Enable(Vec<(String, usize)>),
     /// Removes all entries of the pattern.
     Disable(String),
-    /// Removes one entry of each pattern, if the store lists the pattern more often than the number says.
+    /// Removes one entry of each pattern, if the store lists the pattern more than the given number of times.
     TakeBack(Vec<(String, usize)>),
     /// Enables or disables all tags for all programs.
     All(bool),
@@ -301,7 +304,8 @@ impl Work {
             Self::Look => {}
             Self::Enable(patterns) => {
                 let enable = |(pattern, beside): &(String, usize)| control.enable((pattern, *beside));
-                // All patterns or none: if one fails, dropping the others' `Switched` undoes them.
+                // Adds all patterns or none: if one can't be added, the `Switched` values of the others are dropped,
+                // which removes those patterns again.
                 let done = patterns.iter().map(enable).collect::<std::result::Result<Vec<_>, _>>()?;
                 done.into_iter().for_each(Switched::keep);
             }
@@ -393,7 +397,7 @@ fn set(bytes: &[u8]) -> Option<usize> {
     loop {
         match (bytes.get(at)?, bytes.get(at + 1)) {
             (b']', _) => return Some(at + 1),
-            // A class such as `[:alpha:]` has an end of its own.
+            // The `]` of a class such as `[:alpha:]` does not end the set.
             (b'[', Some(&kind @ (b':' | b'.' | b'='))) => {
                 let inner = bytes.get(at + 2..)?;
                 match inner.windows(2).position(|end| end == [kind, b']']) {

@@ -1,4 +1,5 @@
-//! The kernel's events as packets for a Perfetto trace: with nanoseconds, typed arguments, and the names of processes.
+//! The kernel's events as packets for a Perfetto trace, with timestamps in nanoseconds, typed arguments, and the names
+//! of processes.
 //!
 //! A separate ring buffer receives the events. The events are read in the kernel's binary form (`trace_pipe_raw`)
 //! during the recording, so the buffer needs room only for the events between two reads. `pages` reads the binary
@@ -31,21 +32,21 @@ use self::pages::Layout;
 /// The prefix of the tracefs instances whose events become packets.
 pub(crate) const PREFIX: &str = "atrace-kernel";
 
-/// The kernel events that have the names of processes and threads, and that report when they end.
+/// The kernel events that contain the names of processes and threads, or report the end of processes and threads.
 const NAMES: [&str; 4] =
     ["task/task_newtask", "task/task_rename", "sched/sched_process_exit", "sched/sched_process_free"];
 
-/// The maximum number of pages of one CPU that are read in a row during a recording, while the kernel may write as fast
-/// as they are read.
+/// The maximum number of pages of one CPU that are read in a row during a recording. Without this limit, the reading
+/// might not end, because the kernel may write as fast as the pages are read.
 const PAGES: usize = 4096;
 
-/// The maximum number of threads in one packet.
+/// The maximum number of threads whose names are in one packet.
 const THREADS: usize = 256;
 
 /// Encoded packets.
 pub(crate) type Packets = Vec<Vec<u8>>;
 
-/// Returns whether this kernel has the clock of the other packets of a trace.
+/// Returns whether this kernel has the clock `boot`, which the other packets of a trace use.
 pub(crate) fn has_clock() -> Result<bool> {
     let path = tracefs::root()?.join("trace_clock");
     let text = fs::read_to_string(&path).map_err(failed(shown_path(&path)))?;
@@ -54,14 +55,15 @@ pub(crate) fn has_clock() -> Result<bool> {
 
 /// A ring buffer whose events become packets. Dropping the `Stream` removes the buffer.
 pub(crate) struct Stream {
-    /// Dropped before the instance, because its descriptors keep the buffer from being removed.
+    /// The reader of the buffer. It is dropped before the instance, because the kernel can't remove the buffer while
+    /// the reader has its files open.
     reader: Reader,
     instance: Instance,
     tally: Tally,
 }
 
 impl Stream {
-    /// Creates a buffer that records the kernel events of these categories.
+    /// Creates a buffer that records the kernel events of these categories, and the events in [`NAMES`].
     pub(crate) fn make(categories: &[String], kb: Option<u64>) -> Result<Self> {
         let root = tracefs::root()?;
         let mut events = events(Some(&root), categories)?;
@@ -84,13 +86,14 @@ impl Stream {
         self.tally.written()
     }
 
-    /// Reads the events that have arrived.
+    /// Reads the events that have arrived since the last call.
     pub(crate) fn take(&mut self) -> Result<Packets> {
         self.tally.look(&self.instance)?;
         self.reader.take(PAGES, |_| true)
     }
 
-    /// Ends the recording, and passes the rest of the events to `add`, also after an error.
+    /// Ends the recording, and passes the remaining events to `add`. If ending the recording fails, the events are
+    /// still read, and the error is returned afterwards.
     pub(crate) fn end(&mut self, add: impl FnOnce(Packets)) -> Result {
         let ended = self.instance.set_tracing_on(false);
         let looked = self.tally.look(&self.instance);
@@ -99,7 +102,8 @@ impl Stream {
         looked.and(read)
     }
 
-    /// Removes the buffer. Returns a line with the number of events. `is_whole` means that all packets were stored.
+    /// Removes the buffer. Returns a line with the number of events. `is_whole` means that all packets were stored in
+    /// the trace.
     pub(crate) fn finish(self, is_whole: bool) -> Result<String> {
         let tally = if is_whole { Tally::report } else { Tally::report_of_some };
         let line = tally(&self.tally, "events of the kernel");
@@ -109,13 +113,13 @@ impl Stream {
     }
 }
 
-/// Returns packets with all messages that programs have written to markers and that are in a buffer, which must be off.
-/// `is_wanted` selects the messages.
+/// Returns packets with the messages in the buffer `instance` that programs have written to markers. Only messages for
+/// which `is_wanted` returns true are included. The buffer must be off.
 pub(crate) fn messages(instance: &Instance, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Packets> {
     Reader::open(instance, &[])?.take(usize::MAX, is_wanted)
 }
 
-/// Reads the pages of a buffer.
+/// A reader of the pages of a buffer.
 struct Reader {
     layout: Layout,
     formats: Formats,
@@ -124,7 +128,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Opens a buffer for these events, and for messages to its marker.
+    /// Opens a buffer to read the events in `events`, and the messages that were written to markers.
     fn open(instance: &Instance, events: &[String]) -> Result<Self> {
         let root = tracefs::root()?;
         let path = root.join("events/header_page");
@@ -150,7 +154,8 @@ impl Reader {
         Ok(Self { layout, formats, cpus, page })
     }
 
-    /// Reads at most `pages` pages of each CPU. `is_wanted` selects the messages to markers.
+    /// Reads at most `pages` pages of each CPU. Only messages to markers for which `is_wanted` returns true are
+    /// included.
     fn take(&mut self, pages: usize, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Packets> {
         let mut packets = Packets::new();
         for (cpu, file) in &mut self.cpus {
@@ -176,7 +181,8 @@ pub(crate) fn names() -> Packets {
     std::iter::once(system()).chain(processes.flat_map(of_process)).collect()
 }
 
-/// Returns a packet with the version of the kernel, which determines the meaning of the states of threads.
+/// Returns a packet with the version of the kernel. A reader of the trace needs the version, because the numbers for
+/// the states of threads depend on it.
 fn system() -> Vec<u8> {
     let read = |name: &str| fs::read_to_string(Path::new("/proc/sys/kernel").join(name)).unwrap_or_default();
     packet(1024, |packet| {

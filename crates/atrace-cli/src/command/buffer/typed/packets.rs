@@ -1,11 +1,11 @@
-//! Encodes the kernel's events as messages of Perfetto.
+//! Encodes the kernel's events as Perfetto's protobuf messages.
 //!
-//! Each event in [`EVENTS`] becomes Perfetto's message for this event. Other events become a `GenericFtraceEvent`,
-//! which has the names and values of those fields that are numbers or texts.
+//! Each event in [`EVENTS`] becomes Perfetto's message for this event. Any other event becomes a `GenericFtraceEvent`,
+//! which has the names and values of the fields that are numbers or texts.
 //!
-//! Addresses in the kernel are left out, because they would show the reader of a trace where in memory the kernel is:
-//! fields whose type is a pointer, the fields in [`ADDRESSES`], and unsigned numbers in the kernel's half of the 64-bit
-//! addresses.
+//! Addresses in the kernel are not encoded, because they would show the reader of a trace where in memory the kernel
+//! is. So these fields are left out: fields whose type is a pointer, the fields in [`ADDRESSES`], and unsigned numbers
+//! in the kernel's half of the 64-bit addresses.
 //!
 //! Source of the field numbers: Perfetto's `ftrace_event.proto` and the messages that it contains.
 
@@ -18,8 +18,8 @@ use atrace_perfetto::proto::Writer;
 
 use super::pages::{Field, Page};
 
-/// The numbers of Perfetto's fields for each event. A line has the event's name, the number of the event's field in
-/// `FtraceEvent`, and the numbers of the fields of the event's message.
+/// Perfetto's field numbers for each event. A line has the event's name, the number of the event's field in
+/// `FtraceEvent`, and the names and numbers of the fields in the event's message.
 const EVENTS: &str = "\
 print 3 buf=2
 sched_switch 4 prev_comm=1 prev_pid=2 prev_prio=3 prev_state=4 next_comm=5 next_pid=6 next_prio=7
@@ -136,8 +136,8 @@ fn is_address(field: &Field) -> bool {
     field.kind.contains('*') || ADDRESSES.contains(&&*field.name)
 }
 
-/// Returns whether an unsigned number is an address in the kernel of a 64-bit system. The highest numbers are negated
-/// errors.
+/// Returns whether an unsigned number is an address in the kernel of a 64-bit system. The 4095 highest numbers are not
+/// addresses, but negated error numbers.
 fn is_in_kernel(number: u64) -> bool {
     const ERRNO_MAX: u64 = 4095;
     (0xffff_0000_0000_0000..=u64::MAX - ERRNO_MAX).contains(&number)
@@ -161,12 +161,14 @@ impl<'a> Content<'a> {
             return None;
         }
         let text = if kind.starts_with("__data_loc") || kind.starts_with("__rel_loc") {
-            // The length and the place of the text, from the event's begin or from the field's end.
+            // The field has the length of the text in its upper 16 bits, and the offset of the text in its lower 16
+            // bits. The offset counts from the event's begin or, for `__rel_loc`, from the field's end.
             let place = field.number(data)? as usize;
             let from = if kind.starts_with("__rel_loc") { offset + size } else { 0 };
             data.get(from + (place & 0xffff)..)?.get(..place >> 16)?
         } else {
-            // The last field of an event may have any length. Its size is then 0.
+            // The last field of an event may have a variable length. Its size in the format is then 0, and it extends
+            // to the end of the data.
             data.get(*offset..)?.get(..*size).filter(|text| !text.is_empty()).or(data.get(*offset..))?
         };
         let text = text.split(|&byte| byte == 0).next()?;
@@ -182,8 +184,8 @@ pub(super) struct Formats {
 }
 
 impl Formats {
-    /// Reads the formats of `events`. Each of these is the path of an event, or of a group of events, below the
-    /// directory `events` of tracefs.
+    /// Reads the formats of `events`. Each item is the path of an event, or of a group of events, below the directory
+    /// `events` of tracefs. Returns `None` if the field with the thread id is not found.
     pub(super) fn read(root: &Path, events: &[String]) -> Option<Self> {
         let (mut formats, mut thread) = (HashMap::new(), None);
         let mut add = |path: &Path| {
@@ -201,11 +203,10 @@ impl Formats {
         Some(Self { formats, thread: thread? })
     }
 
-    /// Returns the packet with the events of a page. Returns `None` if no event of the page is known and wanted, and no
-    /// events before the page were lost.
+    /// Returns the packet with the events of a page. Returns `None` if the packet would be empty (no event of the page
+    /// is known and wanted) and no events before the page were lost.
     ///
-    /// `is_wanted` gets the text of a message to a marker, and returns whether the message is to be in the
-    /// packet.
+    /// `is_wanted` gets the text of a message to a marker, and returns whether to include the message in the packet.
     pub(super) fn packet(
         &self,
         cpu: u32,
@@ -241,7 +242,7 @@ impl Formats {
         if events.is_empty() && !is_after_loss {
             return None;
         }
-        // `FtraceEventBundle`: the CPU, the events, and whether some before were lost.
+        // `FtraceEventBundle`: the CPU, the events, and whether events before this page were lost.
         let mut writer = Writer::new(&mut head);
         writer.number(1, cpu.into());
         if is_after_loss {

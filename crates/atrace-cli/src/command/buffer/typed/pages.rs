@@ -4,21 +4,21 @@
 //!
 //! A page begins with the time of its first event and the number of bytes that are in use (`events/header_page`). The
 //! events follow. Each event has a head of 32 bits (`events/header_event`): a type of 5 bits, and the time since the
-//! previous event in 27 bits. The type is
+//! previous event in 27 bits. The types are:
 //!
-//! - type 1 to 28: data, whose length is the type times four bytes;
-//! - type 0: data; the next 32 bits are the length of the data plus the length of these bits;
-//! - type 29: no event; if there is a time, the next 32 bits are the number of bytes to skip, including these bits;
-//!   otherwise the page ends;
+//! - type 1 to 28: data follows; its length is four bytes times the number of the type;
+//! - type 0: the next 32 bits are the length of the data that follows, plus the 4 bytes of this length itself;
+//! - type 29: no event; if the time in the head is not 0, the next 32 bits are the number of bytes to skip, including
+//!   the 4 bytes of this number; if the time is 0, the page ends;
 //! - type 30: the next 32 bits are the upper part of the time since the previous event;
 //! - type 31: the time in the head is absolute, and the next 32 bits are its upper part.
 //!
-//! All numbers have the byte order and word size of the kernel. No number is trusted: a page that is not in this format
-//! ends early.
+//! All numbers have the byte order and word size of the kernel. No number is trusted: the reading of a page ends where
+//! the page is not in this format.
 //!
 //! Source: the kernel's `Documentation/trace/ring-buffer-map.rst` and `include/linux/ring_buffer.h`.
 
-/// A bit in the number of bytes in use: it is set if events before this page were lost.
+/// The bit in the number of bytes in use that is set if events before this page were lost.
 const LOST: u64 = 1 << 31;
 /// The bits that hold the number of bytes in use.
 const LENGTH: u64 = (1 << 27) - 1;
@@ -34,7 +34,8 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// Parses a line. Returns `None` if the line describes no field.
+    /// Parses a line of an event's file `format`, or of `events/header_page`. Returns `None` if the line describes no
+    /// field.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let mut parts = line.trim().strip_prefix("field:")?.split(';').map(str::trim);
         let declared = parts.next()?;
@@ -45,13 +46,14 @@ impl Field {
         let is_signed = number("signed").is_some_and(|signed| signed == 1);
         let start = declared.rfind([' ', '*']).map_or(0, |at| at + 1);
         let (kind, name) = declared.split_at(start);
-        // The brackets of an array belong to its type.
+        // The brackets of an array are a part of its type, and not of its name.
         let (name, array) = name.split_at(name.find('[').unwrap_or(name.len()));
         let kind = format!("{}{array}", kind.trim());
         Some(Self { kind, name: name.to_owned(), offset, size, is_signed })
     }
 
-    /// Reads a number of 1, 2, 4 or 8 bytes. Signed numbers are extended to 64 bits.
+    /// Reads the field's number, which has 1, 2, 4 or 8 bytes, from the data of an event or page. Signed numbers are
+    /// extended to 64 bits.
     pub(super) fn number(&self, data: &[u8]) -> Option<u64> {
         let bytes = data.get(self.offset..self.offset.checked_add(self.size)?)?;
         Some(match *bytes {
@@ -122,7 +124,8 @@ impl<'a> Iterator for Page<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let head = self.word()?;
-            // A bit field begins with the lowest bits, on big-endian machines with the highest.
+            // The head is a C bit field. Its first member, the type, is in the lowest bits, or on big-endian machines
+            // in the highest bits.
             let (kind, since) = if cfg!(target_endian = "big") {
                 (head >> 27, head & ((1 << 27) - 1))
             } else {
