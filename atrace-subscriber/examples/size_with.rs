@@ -1,5 +1,6 @@
 //! The server program of the example `size_without`, with tracing: its spans and events go through this crate's
-//! subscriber instead of the registry. Code that runs too often for `tracing` calls `atrace` directly.
+//! subscriber instead of the registry. Code that runs so often that `tracing` would cost too
+//! much calls `atrace` directly.
 //!
 //! The script `.ci/size` builds the four examples `size_…`, and compares the sizes of their binaries.
 

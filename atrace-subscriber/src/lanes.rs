@@ -24,7 +24,7 @@ use crate::lanes::occupancy::Occupancy;
 use crate::parts;
 use crate::slots::{Free, Link, NONE_FREE};
 
-/// The number of lanes in the first chunk.
+/// The number of lanes in the first chunk (a block of lanes that is allocated at once).
 const FIRST_CHUNK: usize = 16;
 /// The maximum number of chunks of lanes.
 const CHUNKS: usize = 20;

@@ -188,8 +188,8 @@
 //!
 //! - `perfetto` (default): the backend for Perfetto's service. This feature enables the feature of the same name of
 //!   [`atrace`].
-//! - `log` (default): with a filter, the maximum level of the crate `log` follows the maximum level of `tracing` at
-//!   each switch of tracing, if the two levels were equal before.
+//! - `log` (default): a filter changes the maximum level of the crate `tracing` at each switch. This feature then gives
+//!   the crate `log` the same maximum level, unless the two levels differed before the switch.
 //! - `log-bridge`: `init_log` and `init_log_beside`, for a program that uses only `log`.
 //! - `live`: the module `live`, with a layer that records which spans are alive and where each span was created.
 //!

@@ -36,7 +36,7 @@ use crate::{fields, typed};
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(crate) tag: AtraceTag,
-    /// The tag, prepared for the most frequent checks.
+    /// The tag in the form with which the gate's check takes the fewest instructions.
     prepared: PreparedTag,
     pub(crate) owner: Owner,
     /// The owner that the fast path of an exit compares with the owner of the span stack's last entry. If the recorder

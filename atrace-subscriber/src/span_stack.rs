@@ -322,10 +322,10 @@ pub(crate) fn enter(owner: Owner, id: u64) {
 ///
 /// If an enter was not recorded, the exit of the span finds no entry and ends no slice. There is one exception: if the
 /// thread enters the span a second time, and this enter is recorded, the first exit ends the slice of the second enter,
-/// and the second exit finds no entry. In this case the slices are still right if the thread has entered no other span
-/// between the two enters, because two exits of the same span can't be distinguished. Therefore only the enter of an
-/// outermost span is not recorded. Only layers use this function, because a registry itself records which span is
-/// current.
+/// and the second exit finds no entry. If the thread has entered no other span between the two enters, the slices are
+/// still right, because it makes no difference which of the two exits of the same span ends the slice. Therefore only
+/// the enter of an outermost span is not recorded. Only layers use this function, because a registry itself records
+/// which span is current.
 #[inline(always)]
 pub(crate) fn enter_inside(owner: Owner, id: u64) {
     if STACK.with(|stack| stack.len.get()) != 0 {
@@ -420,7 +420,7 @@ pub(crate) fn close_left_last(owner: Owner, id: u64) -> bool {
     true
 }
 
-/// Stops watching `span`, the span that this thread left last, because the span closes.
+/// Removes the bit [`WATCHED`] from the stack's entry of `span`, which this thread left last, because the span closes.
 pub(crate) fn forget_last(span: Span) {
     let _ = STACK.try_with(|stack| stack.forget_last(span));
 }
@@ -501,8 +501,8 @@ impl SpanStack {
         }
     }
 
-    /// Enters a span in two rare cases: the entry to be used still belongs to a watched span that was left, or it is
-    /// not among the first [`DEPTH`] entries.
+    /// Enters a span in two rare cases: the next entry of the stack still belongs to a watched span ([`WATCHED`]) that
+    /// was left, or the stack already has [`DEPTH`] entries.
     #[cold]
     #[inline(never)]
     fn enter_seldom(&self, owner: Owner, id: u64, span: Span, check: GateCheck) {

@@ -63,8 +63,8 @@ const PREPARED: u32 = 4;
 const ARGS_MAX: usize = 2048;
 /// The room that is kept for the argument `left_out` (the number of arguments for which there was no room), in bytes.
 const LEFT_OUT_ROOM: usize = 16;
-/// The encoded argument `left_out` without its value, which follows as a varint of two bytes. The encoders write the same
-/// bytes.
+/// The encoded argument `left_out` without its value, which follows as a varint of two bytes. These are
+/// the bytes that the encoders of arguments write.
 const LEFT_OUT: &[u8] = b"\x22\x0d\x52\x08left_out\x18";
 /// The maximum value of the argument `left_out`.
 const LEFT_OUT_MAX: u32 = 0x3fff;

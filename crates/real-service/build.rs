@@ -1,7 +1,8 @@
 //! Sets a `cfg` flag if this system does not support tracing. With the feature `real`, also compiles `service.cc`
 //! together with the single C++ file in the crate `perfetto-sdk-sys`.
 //!
-//! If `ATRACE_REAL_SERVICE` names a program that was built in this way before, that program is used instead.
+//! If `ATRACE_REAL_SERVICE` names a program that this script has built before, the script uses that program and
+//! compiles nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -35,8 +35,8 @@
 //! started, the rebuild runs on the calling thread.) Only one thread rebuilds at a time (see [`Turn`]). If the program
 //! switches tracing by a function of `atrace`, the function waits until the rebuild has ended, but for a second at
 //! most. The wait is limited because a layer may call the function while `tracing` queries that layer; then the rebuild
-//! waits for the layer. If the thread of a watch has noticed the switch, the function waits for that thread, which
-//! waits for the rebuild.
+//! waits for the layer. If the thread of a watch notices the switch first, that thread waits for the rebuild, and the
+//! function waits for that thread.
 //!
 //! There are two rebuilders, one for each kind of watch. A rebuild queries every layer, and may drop the last reference
 //! to a stack. Layers are code of other crates, which may use file descriptors. So stacks with other layers use the

@@ -28,7 +28,7 @@ impl Occupancy {
         self.last.load(Ordering::Acquire) < time
     }
 
-    /// Puts a life, which began at `time`, on a free lane that the caller has taken.
+    /// Puts a life that began at `time` on this lane, which was free until the caller took it.
     pub(crate) fn take(&self, life: u64, time: u64) {
         self.last.store(time, Ordering::Relaxed);
         self.top.store(life, Ordering::Release);

@@ -39,7 +39,8 @@ const _: () = assert!((FIRST_NUMBERS as u64) < NUMBER);
 pub(super) type Found<'a> = (&'a AtomicU64, usize);
 
 pub(super) struct Ids {
-    /// The sets of all small tables, followed by the sets of the large table.
+    /// The sets (groups of entries among which an id is looked up) of all small tables, followed by the sets of the
+    /// large table.
     sets: &'static [Line; TABLES * SMALL + LARGE],
     /// The lane (the position of the counters) of each small table's owner, plus 1, or 0 if the table has no owner.
     owners: [AtomicUsize; TABLES],

@@ -17,8 +17,8 @@ pub(super) const LANES: usize = 64;
 /// The number of lines of counters in a lane: one for each callsite, and one for unknown callsites. A lane is denoted
 /// by the position of its first line among the lines of all lanes.
 pub(super) const LANE: usize = FIRST_NUMBERS + 1;
-/// The value of [`Thread::lane`] for a thread that has made no metered call yet, or is in a timed call. No line has
-/// this position.
+/// The value of [`Thread::lane`] for a thread that has made no metered call yet, or is in a timed call. Other values
+/// are the position of a line of counters; no line has this position.
 pub(super) const NONE: usize = usize::MAX / 2;
 /// The value of [`Thread::lane`] for a thread that shares its counters with other threads. No line has this position.
 const SHARED: usize = NONE + 1;

@@ -119,7 +119,7 @@ impl Origin {
     }
 }
 
-/// The data of a span that is known at its creation.
+/// What is known about a span when it is created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Creation {
     /// The time of the creation, in nanoseconds of `CLOCK_BOOTTIME`.

@@ -464,7 +464,8 @@ impl<'a> Wait<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(target_os = "android", expect(dead_code, reason = "bionic's store is never damaged"))]
 pub(crate) enum ReadError {
-    /// The stored value, the key or a count is not valid. The text says which of these.
+    /// The store is damaged: the value, the key, or a number such as that of the entries is not valid. The text says
+    /// which of these.
     Damaged(&'static str),
     /// The property changed during each attempt to read it.
     Busy,

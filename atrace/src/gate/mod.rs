@@ -79,8 +79,8 @@ pub(crate) fn see_sessions(tags: &'static AtomicU64, is_foreign: bool) {
     }
 }
 
-/// The bits that a check at the gate found when the tag may be enabled: bits of enabled tags, of a changed serial, or
-/// of a claim (a thread is reading the properties).
+/// The result of a check at the gate, if the tag may be enabled. It has the bits that say why: bits of enabled tags, of
+/// a serial that has changed, or of a claim (a thread is reading the properties).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GateCheck(u64);
 

@@ -283,8 +283,8 @@ impl Message {
         }
     }
 
-    /// Appends `text` with its replacements, cut so that the message does not become longer than `limit`. Returns
-    /// true if the whole text fitted.
+    /// Appends `text`, in which characters that a message may not contain are replaced. Cuts the text so that the
+    /// message does not become longer than `limit`. Returns true if the whole text fitted.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn text(&mut self, text: &str, limit: usize, replacement: Replacement) -> bool {

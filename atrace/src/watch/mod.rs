@@ -371,8 +371,8 @@ impl Watchers {
         drop(callback); // This runs code of the program, so the lock is not held here.
     }
 
-    /// Waits until the sink is chosen or the thread must stop, and returns the sink's properties. Meanwhile, calls the
-    /// callbacks if sessions change the enabled tags.
+    /// Waits until the sink is chosen or the watch's thread must stop. Returns the system properties that the sink
+    /// reads, or `None` if the sink reads none. Meanwhile, calls the callbacks if sessions change the enabled tags.
     fn properties_when_there(&self, stop: &AtomicBool) -> Option<&'static Properties> {
         while choice::chosen().is_waiting() && !stop.load(Ordering::Acquire) {
             self.deliver();

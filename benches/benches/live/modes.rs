@@ -17,8 +17,8 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 /// this mode.
 pub(crate) const DEFAULT: &str = "DEFAULT";
 
-/// Whether this process has a layer that tracks spans and stores backtraces. The value is not set if the process has no
-/// such layer.
+/// Whether this process's layer that tracks spans also stores backtraces. The value is not set if the process has no
+/// layer that tracks spans.
 static KEEPS: OnceLock<bool> = OnceLock::new();
 
 /// The content that a dump is expected to have.

@@ -13,9 +13,9 @@
 //!   interval. Then the bounds of the two times are compared in the same way as the bounds of ratios. If no `limit/` or
 //!   `cc/` row shows the change of the machine, times and additions are not judged.
 //! - An **addition** is the time that a row takes more than another row, such as the time that tracing adds to a
-//!   workload. It is worse if the lower bound of today's addition, corrected for the change of the machine, exceeds the
-//!   upper bound of the saved addition by more than an allowance. The allowance is the largest of: the maximum
-//!   percentage of the saved addition, 2 ns, and 1 % of the other row's time.
+//!   workload. Today's addition is first corrected for the change of the machine's speed. It is worse if its lower
+//!   bound then exceeds the upper bound of the saved addition by more than an allowance. The allowance is the largest
+//!   of: the maximum percentage of the saved addition, 2 ns, and 1 % of the other row's time.
 //! - A ratio or a time is only worse if the row has also become slower by more than half a nanosecond, because smaller
 //!   slowdowns can come from the placement of the code by the linker. For a ratio, the slowdown is today's time of the
 //!   row minus the time with which the row would have the saved ratio.

@@ -140,7 +140,8 @@ fn section(original: &Original) -> String {
     out
 }
 
-/// Returns a text with the id of our row (result), and the name of the field that has our number.
+/// Returns a text that says where the report has our number for a line of an original: the id of our row, and the
+/// field of the row.
 fn row(of: &Measured, unit: &str) -> String {
     let id = format!("`{}`", of.id);
     match of.field {

@@ -102,7 +102,8 @@ pub struct Above {
     /// were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<f64>,
-    /// The difference, divided by the time of raw writes: writes of the same messages without this library.
+    /// The time that the row has in addition to the other row's, divided by the time of raw writes (writes of the same
+    /// messages without this library).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_writes: Option<Versus>,
 }

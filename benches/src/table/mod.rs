@@ -171,7 +171,7 @@ impl Table {
         all
     }
 
-    /// Returns the lines below the table: the note, and the reasons with their marks.
+    /// Returns the lines below the table: the note, and the reasons why cells have no number, each with its mark.
     pub(crate) fn below(&self) -> Vec<String> {
         let reasons = self.reasons();
         let note = (!self.note.is_empty()).then(|| self.note.clone());

@@ -1,5 +1,5 @@
-//! Lists the processes of this machine, and reads the files in `/proc` about a process, for the doctor and the
-//! command.
+//! Lists the processes of this machine, and reads the files in `/proc` about a process, for `atrace doctor` and the
+//! other subcommands.
 //!
 //! A process may end at any moment, so every value may be missing. The process's user controls the content and length
 //! of most of these files, so each file is read only up to a limit. Symbolic links are read but not followed.

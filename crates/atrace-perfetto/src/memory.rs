@@ -77,7 +77,7 @@ pub enum Loss {
     Room,
     /// The thread could not be pinned (`pin.rs`), because it was in the middle of another event, or had no slot.
     NotPinned,
-    /// The service had not yet reported the existing sessions.
+    /// The event was written before the service had reported the existing sessions.
     Early,
 }
 

@@ -105,13 +105,13 @@ pub(crate) fn wait() {
     wait_until(&is_answered, &BEGUN, 0);
 }
 
-/// Waits for the service's answer, for the maximum time from this call on.
+/// Waits for the service's answer, but no longer than the maximum time, counted from this call.
 pub(crate) fn wait_anew() {
     wait_until(&is_answered, &AtomicU64::new(0), 0);
 }
 
-/// Waits until `is_connected` returns true, for the maximum time from this call on. This function is for a process that
-/// learned at an earlier attempt that there is no service: [`wait`] would return at once.
+/// Waits until `is_connected` returns true, but no longer than the maximum time, counted from this call. This function
+/// is for a process that learned at an earlier attempt that there is no service: [`wait`] would return at once.
 pub(crate) fn wait_for_another(is_connected: &dyn Fn() -> bool) {
     wait_until(is_connected, &AtomicU64::new(0), 0);
 }

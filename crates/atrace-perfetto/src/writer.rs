@@ -501,7 +501,8 @@ impl Writer {
         is_described
     }
 
-    /// Returns whether the writer remembers that the state describes the track. It remembers only some tracks.
+    /// Returns whether the writer remembers that the present incremental state describes the track. It remembers only
+    /// some tracks.
     #[inline(always)]
     fn knows(&self, track: &Track<'_>) -> bool {
         track.is_kept && self.counters[track.uuid as usize % REMEMBERED] == track.uuid

@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Interval, ranks};
 
-/// The confidence of the result, at whichever look the comparison ends.
+/// The confidence of the result. It does not depend on the look (the check of the intervals) at which the comparison
+/// ends.
 pub const CONFIDENCE: f64 = 0.99;
 
 /// The smallest number of pairs for which the interval at the last look can have the required confidence, if there is

@@ -33,7 +33,8 @@ mod tests {
     use crate::looks::CONFIDENCE;
     use crate::ranks;
 
-    /// A simulated service that works without a pause. Each unit takes the same time.
+    /// A simulated service that works without a pause and counts the units of its work, such as lines of its output.
+    /// Each unit takes the same time.
     struct Service {
         /// The seconds of a unit, with tracing off and on.
         units: [f64; 2],
@@ -67,8 +68,9 @@ mod tests {
         }
     }
 
-    /// The seconds of a unit with tracing off and on, and the number of units in a step. The last service writes a hundred
-    /// lines at once.
+    /// For each simulated service, the seconds of a unit with tracing off and on, and the number of units by which the
+    /// count grows at once. The unit of the last service is a line of its output, and it writes a hundred lines at
+    /// once.
     const SERVICES: &[([f64; 2], f64)] = &[
         ([0.95, 1.0], 1.0),
         ([0.48, 0.5], 1.0),

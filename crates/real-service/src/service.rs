@@ -17,8 +17,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts the service with its sockets in `directory`. If the program of the service was not built, prints that
-    /// the test is skipped, and returns `None`.
+    /// Starts Perfetto's own service, with its sockets in `directory`. If the program of the service was not built,
+    /// prints that the test is skipped, and returns `None`.
     pub fn start(directory: &Path) -> Option<Self> {
         Self::start_for_relays(directory, None)
     }

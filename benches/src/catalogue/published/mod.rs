@@ -109,7 +109,7 @@ pub static TRACING: LazyLock<Vec<OfTracing>> = LazyLock::new(|| times().tracing)
 pub struct Original {
     /// The bench that repeats the original benchmark.
     pub bench: &'static str,
-    /// A title of the original benchmark.
+    /// The title under which the report shows the original benchmark.
     pub title: &'static str,
     /// A sentence of the original benchmark's authors about the results, word by word, if there is such a sentence.
     pub quote: Option<&'static str>,

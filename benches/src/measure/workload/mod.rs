@@ -122,7 +122,7 @@ pub trait Workload {
     ///
     /// # Errors
     ///
-    /// Returns an error, which ends the bench, if the resources can't be started.
+    /// Returns an error, which ends the bench, if a resource, such as the server, can't be started.
     fn fixture() -> io::Result<Fixture> {
         Ok(Fixture::default())
     }

@@ -67,7 +67,8 @@ impl<V> End<V> {
     }
 }
 
-/// The cancellation handler of an end of the channel: removes the state of a wait from the channel.
+/// The handler that runs if a wait of the channel's sender or receiver is cancelled. It removes the state of the wait
+/// from the channel.
 struct Unregister<V> {
     shared: Arc<Shared<V>>,
     side: Side,

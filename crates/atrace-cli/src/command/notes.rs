@@ -219,7 +219,8 @@ pub(crate) type Settings = Vec<(PathBuf, String)>;
 /// An entry of a note: a pattern that the recording adds to a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NotedPattern {
-    /// The user who owns the store, or `None` if `path` alone identifies the store.
+    /// The user whose own store this is, or `None` if all users share the store (on Android) or an
+    /// environment variable names it.
     pub(crate) uid: Option<u32>,
     pub(crate) path: PathBuf,
     /// The number of times that the store listed the pattern before the recording added it. The pattern is removed only
@@ -369,7 +370,8 @@ impl Note {
         Ok(Self { folder, name, entries: Vec::new(), is_left: false, by: generation(), _lock: lock })
     }
 
-    /// Adds to the note the files of the top-level buffer that are about to be changed, with their contents.
+    /// Adds the tracefs files of the top-level buffer that this command is about to change, and their present contents.
+    /// By the note, a later command can restore these files if this command is killed.
     pub(crate) fn change_top(&self, before: &Settings) -> Result {
         self.add_settings(TOP, before)
     }

@@ -2,10 +2,10 @@
 //!
 //! # How it works
 //!
-//! One thread serves all producers with `poll`. In each round it gives every connection a *turn*, accepts new
-//! connections, and does the periodic work that is due: it reads the producers' shared memory (`LOOK`), records the
-//! clocks (`CLOCKS`), asks the producers to write their incremental state (the definitions that later packets refer to)
-//! anew, and writes to the file.
+//! One thread serves all producers with `poll`. In each round it handles what has arrived on every connection (a
+//! connection's *turn*), accepts new connections, and does the periodic work that is due: it reads the producers'
+//! shared memory (`LOOK`), records the clocks (`CLOCKS`), asks the producers to write their incremental state (the
+//! definitions that later packets refer to) anew, and writes to the file.
 //!
 //! # Nobody can make it wait
 //!

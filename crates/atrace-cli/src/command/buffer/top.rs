@@ -204,9 +204,10 @@ fn option(root: &Path) -> PathBuf {
     root.join("options").join(tracefs::COPY)
 }
 
-/// While a `Silence` exists, the top-level marker writes to instances only, until another process switches the
-/// top-level buffer on. If the marker also wrote to that buffer while the buffer is off, a write would return an error,
-/// although the message was copied to the instances.
+/// While a `Silence` exists, messages that are written to the top-level marker reach only instances, not the top-level
+/// buffer. (A `Silence` loses its effect if another process switches the top-level buffer on.) If the messages also
+/// went to the top-level buffer while this buffer is off, a write would return an error, although the message was
+/// copied to the instances.
 ///
 /// Several commands may have a `Silence` at once. Each command holds a shared lock on the file of the kernel's option
 /// that decides whether the marker writes to the top-level buffer. The last command restores the option. If the last
