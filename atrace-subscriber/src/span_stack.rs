@@ -323,9 +323,9 @@ pub(crate) fn enter(owner: Owner, id: u64) {
 /// If an enter was not recorded, the exit of the span finds no entry and ends no slice. There is one exception: if the
 /// thread enters the span a second time, and this enter is recorded, the first exit ends the slice of the second enter,
 /// and the second exit finds no entry. If the thread has entered no other span between the two enters, the slices are
-/// still right, because it makes no difference which of the two exits of the same span ends the slice. Therefore only
-/// the enter of an outermost span is not recorded. Only layers use this function, because a registry itself records
-/// which span is current.
+/// still right, because it makes no difference which of the two exits of the same span ends the slice. Only the enter
+/// of an outermost span is ever left out. Only layers use this function, because a registry itself records which span
+/// is current.
 #[inline(always)]
 pub(crate) fn enter_inside(owner: Owner, id: u64) {
     if STACK.with(|stack| stack.len.get()) != 0 {

@@ -20,9 +20,9 @@
 //!
 //! # Forks
 //!
-//! In a forked child, the first event starts the child's own thread: among the enabled tags, the fork handler sets the
-//! bit `ASK`, which means that the process must connect; the event finds this bit. Without the bit, the gate would find
-//! that the tag is off, if the parent has had no session yet.
+//! In a forked child, the first event starts the child's own thread. The fork handler makes all tags count as enabled,
+//! so that the event passes the gate even if the parent has had no session yet. It also sets the bit `ASK`, by which
+//! the event finds that the process must connect.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -228,8 +228,8 @@ pub fn fixed_size(fd: RawFd) -> Result<usize> {
     Ok(size)
 }
 
-/// Fills `buffer` from the start of a file. Returns the number of bytes that were read, or 0 on any error. Does
-/// not use the C library.
+/// Fills `buffer` from the start of a file. Returns the number of bytes that were read before the end of the file or
+/// an error: 0 if the file can't be opened. Does not use the C library.
 pub(crate) fn read_start(path: &CStr, buffer: &mut [u8]) -> usize {
     let Ok(file) = open_number(libc::AT_FDCWD, path, libc::O_RDONLY) else { return 0 };
     let mut length = 0;

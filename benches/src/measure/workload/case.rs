@@ -48,9 +48,9 @@ pub struct Info {
     /// Whether an operation mostly waits for a delay or for another machine, and not for the processor. The time of
     /// such an operation is not converted to the reference speed of the processor.
     pub waits: bool,
-    /// The number of operations in a batch. The clock is read once for each part of all operations of a batch together,
-    /// not for each operation. `run` is only called with a multiple of the batch, even if fewer operations were
-    /// requested.
+    /// The number of operations in a batch. Short parts of the operations, such as the creation of a coroutine, are
+    /// timed once for all operations of a batch. `run` is only called with a multiple of the batch, even if fewer
+    /// operations were requested.
     pub batch: u64,
     /// The name of a [count](Done::count), such as polls, if the cost is best expressed per unit of this count. Rows
     /// show the cost per operation, but promises are about the cost per unit of this count, such as the cost per poll.
