@@ -1,6 +1,7 @@
-//! Compiles the loops that the benches measure, and a libcutils. On a host, the loops call this libcutils. For Android
-//! it is only needed for linking, because the NDK has no libcutils: at run time, the library of the same name on the
-//! device is loaded. A statically linked executable can't load the device's library, so it contains this libcutils.
+//! Compiles the C++ loops that the benches measure, and a libcutils. On a host, the loops call this libcutils. For
+//! Android, this libcutils is only needed for linking, because the NDK has no libcutils: at run time, the device's
+//! library of the same name is loaded. A statically linked executable can't load the device's library, so it contains
+//! this libcutils.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +10,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=src");
     println!("cargo::rerun-if-changed=cutils");
-    // Another compiler may be installed later, which changes the directory.
+    // Builds again if a directory changes, because another compiler may have been installed there.
     for directory in
         ["/usr/bin", "/usr/local/bin"].into_iter().filter(|directory| Path::new(directory).is_dir())
     {
@@ -49,7 +50,8 @@ fn main() {
         && std::env::var("CXXSTDLIB_".to_owned() + &variable("TARGET").replace('-', "_"))
             .is_ok_and(|library| library == "c++_static")
     {
-        // The static libc++ of the NDK has two parts. The compiler's driver would add both, but is told to add nothing.
+        // The NDK's static libc++ has two parts. The compiler's driver would link both, but it is told to link nothing
+        // by default, so the second part is named here.
         println!("cargo::rustc-link-lib=c++abi");
     }
 }
@@ -69,15 +71,15 @@ fn compiler() -> String {
     String::from_utf8_lossy(&output).lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// Sets flags so that the code is the same in every profile, and results do not depend on how the Rust side
-/// was built.
+/// Sets flags that make the C++ code the same in every cargo profile, so that results do not depend on how the Rust
+/// code was built.
 fn cxx(mut build: cc::Build) -> cc::Build {
     build.cpp(true).std("c++20").opt_level(2).force_frame_pointer(false).warnings(true);
     build
 }
 
-/// Compiles the tasks with the compiler that cargo selects. If this is no cross-compilation, the other compiler (of g++
-/// and clang++) also compiles the tasks, provided that it is installed and supports coroutines.
+/// Compiles the C++ tasks with the compiler that the crate `cc` selects. Unless this is a cross-compilation, the other
+/// one of the compilers g++ and clang++ also compiles the tasks, if it is installed and supports coroutines.
 fn tasks(include: &Path) {
     let compile = |mut build: cc::Build, name: &str| {
         build.file("src/tasks.cc");
@@ -95,7 +97,7 @@ fn tasks(include: &Path) {
         let name = if is_clang { "gcc" } else { "clang" };
         let is_compiled = |other: &String| {
             let mut build = cxx(cc::Build::new());
-            // Most of these are not installed, which is no reason for a warning.
+            // Most of these compilers are not installed, which is no reason for a warning.
             build.compiler(other).cargo_warnings(false);
             Command::new(other).arg("--version").output().is_ok()
                 && compile(as_the_original(build), name).is_ok()
@@ -140,9 +142,9 @@ fn build_cutils(include: &Path, directory: &Path) {
     println!("cargo::metadata=libdir={}", directory.display());
 }
 
-/// Builds one shared library like Android's: it exports only the ABI, its symbols are bound when it is loaded, and no
-/// call within the library can be intercepted by another library (gcc supports such interception by default, clang
-/// does not).
+/// Builds one shared library with the properties of Android's: it exports only the ABI, its symbols are bound when it
+/// is loaded, and no call within the library can be intercepted by another library (gcc supports such interception by
+/// default, clang does not).
 fn shared_library(directory: &Path, name: &str, sources: &[&str], arguments: &[String]) {
     let mut build = cxx(cc::Build::new());
     build.pic(true);

@@ -7,7 +7,8 @@ const here = dirname(fileURLToPath(import.meta.url));
 const dir = process.env.BROWSER_DIR ?? resolve(here, "../../target/browser");
 const { chromium } = createRequire(resolve(dir, "node_modules/"))("playwright-core");
 
-// CI runs as root, and Chromium can't create its sandbox then. It only opens pages of this machine.
+// CI runs as root, and Chromium can't create its sandbox as root. The sandbox is not needed, because Chromium only
+// opens pages of this machine.
 export const launch = () =>
     chromium.launch({
         executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",

@@ -1,5 +1,6 @@
-// Checks reports in a browser: no script fails and nothing is loaded, every plot exists and fits its frame, nothing is
-// wider than the window, and all text is readable: light and dark, wide and narrow, and on paper.
+// Checks reports in a browser: no script fails, no other file is loaded, every plot exists and fits its frame, nothing
+// is wider than the window, and all text is readable. Each report is checked light and dark, wide and narrow, and as
+// printed on paper.
 // Usage: node check.mjs REPORT.html [PLOT-KIND…]   (the kinds of plot that must be there)
 import { pathToFileURL } from "node:url";
 import { resolve } from "node:path";
@@ -10,7 +11,7 @@ if (!file) throw new Error("usage: check.mjs REPORT.html [PLOT-KIND…]");
 const url = pathToFileURL(resolve(file)).href;
 const faults = [];
 
-// Returns the faults of the page as it is displayed. Runs in the page.
+// Returns the faults of the page as it is displayed. The browser runs this function in the page.
 function inspect({ kinds, print }) {
     const faults = [];
     const shown = (element) => element.getClientRects().length > 0;
@@ -104,7 +105,7 @@ try {
         const isDark = media.colorScheme === "dark" && !print;
         if (isDark !== found.ground < 0.2) note(`has a ground of luminance ${found.ground.toFixed(2)}`);
         if (print && (await page.pdf({ format: "A4" })).length < 10_000) note("prints nothing");
-        // Folded parts must fit, too.
+        // Opens the folded parts, because they must fit, too.
         await page.evaluate(() => document.querySelectorAll("details").forEach((details) => (details.open = true)));
         const open = await page.evaluate(inspect, { kinds, print: false });
         open.faults.filter((fault) => !fault.startsWith("prints")).forEach((fault) => note(`unfolded, ${fault}`));

@@ -2,7 +2,7 @@
 # Fetches the library that drives a browser: a pinned version of playwright-core, from npm. Chromium itself comes
 # from Debian.
 # Usage: setup.sh [DIRECTORY]   (default: $BROWSER_DIR, else target/browser)
-# Does nothing if it is there already.
+# Does nothing if the directory already has the library.
 set -eu
 
 version=1.65.1

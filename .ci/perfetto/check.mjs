@@ -13,12 +13,14 @@
 //     "counters": [{"name": "c", "values": [1, 2]}],
 //     "stats":    {"systrace_parse_failure": 0}
 //   }
-// - slices are B/E. async is S/F without "track", G/H with one; "cookie" is for S/F only (Perfetto keeps
-//   no other) and a string if it exceeds 2^53. instants are I without "track", N with one.
+// - "slices" are ATrace's messages B and E. "async" are S and F without "track", and G and H with a "track"; "cookie"
+//   is for S and F only (Perfetto does not keep other cookies), and is a string if it exceeds 2^53. "instants" are I
+//   without "track", and N with a "track".
 // - The default of "count" is 1, and that of "dur" is "positive". "closed" also allows 0: text traces have
-//   microseconds, so a short slice may begin and end at the same time. "open": began and never ended.
+//   microseconds, so a short slice may begin and end at the same time. "open" means that the slice began and never
+//   ended.
 // - "parent" is the name of the enclosing slice, or null if there is none.
-// - "values" are all values of that counter in order. Perfetto stores doubles.
+// - "values" are all values of the counter in order. Perfetto stores doubles.
 // - Any statistic of severity error or data_loss that is not 0 is a difference, unless "stats" lists its value.
 
 import { readFileSync } from 'node:fs';
@@ -56,7 +58,7 @@ const COUNTERS = `
   ORDER BY c.ts, c.id`;
 const STATS = 'SELECT name, idx, severity, value FROM stats';
 
-const MOST_NAMED = 20; // unexpected rows printed one by one
+const MOST_NAMED = 20; // the number of unexpected rows that are printed one by one
 
 function onlyKeys(object, allowed, where) {
   if (object === null || typeof object !== 'object' || Array.isArray(object)) {
@@ -120,7 +122,7 @@ function differences(trace, expectations) {
     const rows = counters.filter((row) => row.name === want.name
       && (want.pid === undefined || equal(want.pid, row.pid)));
     rows.forEach((row) => claimed.add(row));
-    const values = rows.map((row) => Number(row.value)); // doubles, as in Perfetto's table
+    const values = rows.map((row) => Number(row.value)); // Perfetto stores doubles.
     if (toJson(values) !== toJson(want.values.map(Number))) found.push(`${where}: found ${toJson(values)}`);
   }
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env node
 // Runs the queries of a document on a trace, and compares the answers with the tables below the queries.
 // Usage: docs.mjs DOCUMENT.md TRACE
-// Each block of sql is followed by a table with its answer. Columns whose names begin with ms are times, which differ from run to
-// run: they must be numbers that are not negative. All other columns must have the same rows, in any order.
+// In the document, each block of SQL is followed by a table with the expected answer. Columns whose names begin with
+// `ms` are times, which differ from run to run: in the real answer, they must be numbers that are not negative. All
+// other columns of the real answer must have the same rows as the table, in any order.
 
 import { readFileSync } from 'node:fs';
 import { openTrace } from './trace_processor.mjs';
@@ -16,7 +17,7 @@ const cells = (line) => line.split('|').slice(1, -1).map((cell) => cell.trim());
 const asked = [...readFileSync(document, 'utf8').matchAll(/```sql\n(.*?)```\n\n((?:\|[^\n]*\n)+)/gs)]
   .map(([, sql, table]) => ({ sql, table: table.trimEnd().split('\n').map(cells) }));
 const sqls = readFileSync(document, 'utf8').match(/```sql\n/g) ?? [];
-// A query without an answer says so in the line above it: <!-- no table: the reason -->
+// If no table follows a query, the line above the query says why: <!-- no table: the reason -->
 const exempt = readFileSync(document, 'utf8').match(/<!-- no table: [^\n]*-->\n```sql\n/g) ?? [];
 if (asked.length === 0 || asked.length + exempt.length !== sqls.length) {
   throw new Error(`${document} has ${sqls.length} queries, ${asked.length} with tables and ${exempt.length} without`);

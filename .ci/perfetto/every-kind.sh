@@ -1,6 +1,6 @@
 #!/bin/sh
-# Lets programs write every kind of event into a separate trace buffer, and Perfetto's trace processor read it.
-# Needs root, tracefs, node and the files that setup.sh fetches.
+# Runs programs that write every kind of event into a separate trace buffer, and checks how Perfetto's trace processor
+# reads the events. Needs root, tracefs, node and the files that setup.sh fetches.
 set -eu
 cd "$(dirname "$0")/../.."
 programs=${CARGO_TARGET_DIR:-target}/debug/examples
@@ -9,7 +9,8 @@ instance=/sys/kernel/tracing/instances/atrace-every-kind-$$
 trap 'rmdir "$instance" 2>/dev/null || true; rm -rf "$dir"' EXIT
 trap 'exit 1' HUP INT TERM
 
-# check PROGRAM ARGUMENT…: runs the program and compares what it wrote with what it printed.
+# check PROGRAM ARGUMENT…: runs the program, and compares the events that it wrote with the expected events, which it
+# prints.
 check() {
     mkdir "$instance"
     echo boot >"$instance/trace_clock"
@@ -21,7 +22,8 @@ check() {
     node .ci/perfetto/check.mjs "$dir/trace" "$dir/expected.json"
 }
 
-# Without -p, cargo uses what the tests built: with it, some dependencies have other features.
+# Without -p, cargo uses what the tests built. With -p, some dependencies would have other features, and would be built
+# again.
 cargo build --quiet --example every_kind --example every_construct
 check every_kind
 for role in alone filtered layer stack; do

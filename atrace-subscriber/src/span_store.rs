@@ -532,7 +532,7 @@ mod tests {
         drop(locked);
         let mut others = Vec::new();
         loop {
-            std::thread::yield_now(); // Another test may take the slot, and gives it back.
+            std::thread::yield_now(); // Another test may have the slot for a while.
             let next = StoredSpan::new(callsite, |_, texts| {
                 assert_eq!((&*texts.name, &*texts.shown, &*texts.track, &*texts.args), ("", "", "", &[][..]));
                 assert_eq!((texts.at_begin, texts.is_typed, texts.async_slice.is_some()), (0, false, false));
@@ -574,7 +574,7 @@ mod tests {
 
     #[test]
     fn threads_that_need_a_chunk_at_once_have_the_same() {
-        // An index that the other tests do not reach.
+        // The index of a slot that the other tests do not reach.
         let index = u32::try_from(FIRST_CHUNK << if cfg!(miri) { 6 } else { 12 }).unwrap();
         let made: Vec<_> = std::thread::scope(|scope| {
             let make = || std::ptr::from_ref(make_slot(index).unwrap()).addr();

@@ -39,8 +39,9 @@ const ROWS: [Row; 6] = [
     }),
 ];
 
-/// Writes the spans or events of each row a hundred times. Returns the number of allocations of each row: of all
-/// hundred times if `first_counts`, otherwise of one time, after a first time that does not count.
+/// Writes the spans or events of each row a hundred times. If `first_counts` is true, returns the number of allocations
+/// of each row in all hundred times. Otherwise, writes each row once without counting before that, and returns the
+/// number of allocations per time.
 fn rows(first_counts: bool) -> Vec<(&'static str, u64)> {
     let vector = vec![1, 2, 3, 4];
     ROWS.iter()
@@ -104,7 +105,7 @@ fn alone_not_even_the_first_time() {
         let counts = rows(true);
         assert!(counts.iter().all(|(_, count)| *count == 0), "{counts:?}");
         println!("NOTE from the first time on: {counts:?}");
-        // On another thread, and more deeply nested than before.
+        // Enters spans on another thread, more deeply nested than before.
         let deep = || {
             let spans: [_; 30] = std::array::from_fn(|_| info_span!("deep").entered());
             drop(spans);

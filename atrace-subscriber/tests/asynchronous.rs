@@ -25,7 +25,7 @@ async fn task(number: u32) {
     for step in 0..10 {
         info!(step);
         tokio::task::yield_now().await;
-        // A sleep may be over when it is polled first.
+        // Yields first, so that there are two polls: a sleep may be over at its first poll.
         let wait = async {
             tokio::task::yield_now().await;
             tokio::time::sleep(Duration::from_micros(200)).await;
@@ -64,7 +64,8 @@ fn each_poll_is_a_slice_on_its_thread() {
         assert!(threads.len() > 1, "all on one thread");
         assert_eq!(messages.iter().filter(|message| message.text.starts_with("I|step = ")).count(), 200);
         for number in 0..20 {
-            // Each task is polled at least once per step, each time under its own name, and is dropped within it.
+            // Each task is polled at least twice per step. Each poll of the task, and its drop, is a slice with the
+            // task's name.
             let name = format!("B|task, number = {number}");
             assert!(messages.iter().filter(|message| message.text == name).count() >= 20);
             for step in 0..10 {

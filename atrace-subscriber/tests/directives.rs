@@ -48,7 +48,7 @@ fn what_is_filtered_is_not_asked_for_again() {
     let name = case!({
         install_filtered();
         if role() == Role::Aosp {
-            return; // Its answers are those for the whole stack.
+            return; // This filter answers for the whole stack.
         }
         until("the caches follow", || enabled!(Level::INFO) && LevelFilter::current() == LevelFilter::INFO);
         write_events();
@@ -66,7 +66,7 @@ fn what_is_filtered_is_not_asked_for_again() {
 fn a_wrong_filter_is_one_line_and_filters_nothing() {
     let name = case!({
         install!();
-        drop(Dispatch::new(AtraceSubscriber::default())); // The second reads nothing again.
+        drop(Dispatch::new(AtraceSubscriber::default())); // A second subscriber does not read the variable again.
         info!("written");
     });
     in_each_role(&name, "info,sqlx=loud", |role, texts, output| {

@@ -113,7 +113,7 @@ fn text_is_cut_at_the_limit_and_can_forge_nothing() {
         info!(pipe = "a|b", "line\nbreak \0 | \u{7f} </script>");
         info!(parts = ?["a\u{1}|b", "</scr", "ipt>"], "{}{}", "</scr", "ipt>");
         let _span = info_span!("a|b", "c|d" = "e\n|f").entered();
-        // A value with endless text is no longer asked for more when the message is full.
+        // When the message is full, the formatting of a value with endless text ends with an error.
         let asked = Cell::new(0);
         let endless = Doing(|f| {
             for _ in 0..1_000_000 {
@@ -179,7 +179,7 @@ fn hostile_values_are_written_as_the_plain_way_has_them() {
                 (&texts[0], "I|".to_owned() + &plain(event[2..].to_owned(), '/')),
                 (&texts[1], plain(span, '|')),
             ] {
-                // The message also contains the process id and a bar. A character is cut as a whole.
+                // The message also contains the process id and a bar. A text is never cut in the middle of a character.
                 let is_cut = text.len() > 1023 - 12 && plain.starts_with(text.as_str());
                 assert!(is_cut || *text == plain, "{text}\n{plain}");
             }
@@ -218,7 +218,7 @@ fn a_value_that_panics_ends_the_event_and_nothing_else() {
         span.in_scope(|| info!("inside"));
         span.record("later", tracing::field::debug(&worse));
         span.in_scope(|| info!("after"));
-        // While another panic is unwinding.
+        // Formats a value that panics while another panic is unwinding.
         struct Last;
         impl Drop for Last {
             fn drop(&mut self) {
@@ -291,7 +291,8 @@ fn a_value_may_trace_while_it_is_formatted() {
         expected.extend([name, name, "I|recording", "E", "E"].map(str::to_owned));
         expected.push("B|span, tracing = value, later = 0, later = value".into());
         assert_eq!(texts[..expected.len()], expected);
-        // Values that trace themselves would never end. From a certain depth on, their fields are left out.
+        // A value that traces itself while it is formatted would never end. So from a certain depth on, fields are left
+        // out of the messages.
         assert_eq!(
             texts[expected.len()..],
             [

@@ -55,7 +55,7 @@ fn switched_again_and_again_events_follow_at_once() {
         }
         took.sort();
         println!("NOTE slowest switch {:?}", took[59]);
-        // The median. A busy machine may delay a single switch.
+        // Checks only the median, because a busy machine may delay a single switch.
         assert!(took[30] < Duration::from_secs(1), "{took:?}");
     });
     off_in_each_role(&name, |_, texts| {
@@ -81,12 +81,12 @@ fn tracing_that_is_on_from_the_start_is_on_from_the_start() {
 #[test]
 fn scoped_subscribers_follow_too_alone_and_among_others() {
     let name = case!({
-        // `tracing` rebuilds the newest callsites first. Once this callsite is off, a rebuild for "off" no longer
-        // disables an event that follows the next switch.
+        // `tracing` rebuilds the newest callsites first, and this callsite is the oldest. So once this callsite is off,
+        // the rebuild for "off" is done with all callsites, and can't disable an event after the next switch.
         let is_on = || enabled!(Level::INFO);
         is_on();
-        // Another callsite may follow before this one does: a rebuild for "off" that is still under way when the next
-        // switch comes.
+        // Waits for this callsite, because another one may be enabled earlier, if a rebuild for "off" is still under
+        // way at the next switch.
         let pass = |n| {
             let mut span = Span::none();
             until("on", || {
@@ -96,8 +96,8 @@ fn scoped_subscribers_follow_too_alone_and_among_others() {
             span.in_scope(|| ());
         };
         for others in [false, true] {
-            // With one dispatcher, `tracing` asks only the default of the rebuilding thread. With several, it asks
-            // all.
+            // With one dispatcher, `tracing` queries only the default dispatcher of the thread that rebuilds the cache.
+            // With several dispatchers, `tracing` queries all of them.
             let other = others.then(|| Dispatch::new(tracing::subscriber::NoSubscriber::new()));
             let dispatch = filtered();
             let _default = tracing::dispatcher::set_default(&dispatch);
@@ -110,7 +110,7 @@ fn scoped_subscribers_follow_too_alone_and_among_others() {
             }
             drop(other);
         }
-        // One after another on the same thread: the watch ends and starts again.
+        // Sets one subscriber after another on the same thread, so the watch ends and starts again.
         for n in 10..13 {
             let _default = tracing::dispatcher::set_default(&filtered());
             let switched = on();
@@ -150,7 +150,7 @@ fn a_filter_of_one_backend_follows_that_backend_alone() {
             let bytes = std::fs::read(&path).unwrap();
             bytes.windows(text.len()).any(|window| window == text.as_bytes())
         };
-        // An unwanted rebuild would take a millisecond.
+        // The sleep is long enough for an unwanted rebuild, which would take a millisecond.
         let stays = |on: bool| {
             std::thread::sleep(Duration::from_millis(100));
             assert_eq!(LevelFilter::current() != LevelFilter::OFF, on);
@@ -185,7 +185,7 @@ fn a_filter_of_one_backend_follows_that_backend_alone() {
     off_in_each_role(&name, |_, texts| assert_eq!(texts, ["I|of both"]));
 }
 
-/// Tests that a program that switches tracing on itself loses no span, although another thread rebuilds the caches.
+/// Tests that no span is lost if the program itself switches tracing on, although another thread rebuilds the caches.
 #[test]
 fn a_switch_by_the_program_itself_takes_effect_at_once() {
     let name = case!({
@@ -229,7 +229,8 @@ fn without_a_watch_there_is_no_thread_and_every_event_asks() {
         tracing::dispatcher::set_global_default(dispatch).unwrap();
         assert_eq!(threads("atrace-watch"), 0);
         for n in 0..3 {
-            // A registry answers "enabled" whatever the filter of a single layer says, and drops the event later.
+            // A registry answers "enabled" even if the filter of a single layer rejects the event, which is dropped
+            // later.
             assert!(!enabled!(Level::ERROR) || common::role() == Role::Layer);
             assert!(info_span!("off").is_disabled() || common::role() == Role::Layer);
             let _on = on();
@@ -266,7 +267,7 @@ fn the_level_of_log_follows() {
             drop(switched);
             until("log is off", || log::max_level() == log::LevelFilter::Off);
         }
-        // A level that other code has chosen stays.
+        // The maximum level of `log` does not change if other code has set it.
         log::set_max_level(log::LevelFilter::Warn);
         let switched = on();
         settled(true);
@@ -329,7 +330,7 @@ fn the_filter_of_a_layer_leaves_the_others_alone() {
         for _ in 0..3 {
             trace();
             times += 1;
-            // While tracing is off, no layer wants events below the level of the others.
+            // While tracing is off, DEBUG events are enabled only if the stack has the layer `all`.
             assert_eq!(enabled!(Level::DEBUG), common::role() == Role::Alone);
             let switched = on();
             until("on", || enabled!(Level::DEBUG) && LevelFilter::current() == LevelFilter::TRACE);
@@ -361,7 +362,8 @@ fn the_filter_of_a_stack_silences_the_others_while_off() {
             Role::Layer => stack.with(AtraceLayer::default()).with(AtraceFilter::default()).init(),
             Role::Aosp => stack.with(AtraceSubscriber::default().with_filter()).init(),
         }
-        // The callsites are rebuilt one after another. Only the counts show when all are done.
+        // The callsites are rebuilt one after another. Only the counts of the layer `other` show when all of them are
+        // rebuilt.
         let seen = || {
             let (events, spans) = other.seen();
             trace();
@@ -386,8 +388,8 @@ fn the_filter_of_a_stack_silences_the_others_while_off() {
     });
 }
 
-/// tokio-rs/tracing#2519: if the answer of a layer's filter is cached, the layer misses a span if the program queried
-/// another callsite just before, as `log_enabled!` does.
+/// tokio-rs/tracing#2519: a layer whose filter's answers are cached misses a span if the program queried another
+/// callsite just before, as `log_enabled!` does.
 #[test]
 fn no_span_is_missed_for_what_was_asked_before() {
     let name = case!({
@@ -402,7 +404,7 @@ fn no_span_is_missed_for_what_was_asked_before() {
                 use tracing_subscriber::filter::FilterExt as _;
                 stack.with(AtraceLayer::default().with_filter(filter.and(targets))).init();
             }
-            // A layer of the test, to show what happens if the answer is cached.
+            // This test's own layer has a filter whose answers are cached, so the layer misses spans.
             Role::Aosp => {
                 stack.with(kept.clone().with_filter(targets)).init();
             }
@@ -510,7 +512,7 @@ fn callsites_first_hit_while_it_is_switched_are_not_lost() {
                     made.lock().unwrap().extend(mine);
                 });
             }
-            // Other code rebuilds the cache now and then, and creates dispatchers.
+            // Rebuilds the cache and creates a dispatcher again and again, as other code of a program may do.
             scope.spawn(|| {
                 while stop.load(Ordering::Relaxed) == 0 {
                     tracing::callsite::rebuild_interest_cache();
@@ -560,10 +562,11 @@ fn an_answer_that_is_stored_late_does_not_stay() {
         let (release, stalled) = std::sync::mpsc::channel();
         let asker = std::thread::spawn(move || {
             STALL.set(Some(stalled));
-            // Not through the level, which is off: like a thread that has just seen it on.
+            // Registers the callsite although the maximum level is off, like a thread that has read the level before it
+            // became off.
             tracing_core::callsite::register(made);
         });
-        // More than a second later, so that the repetitions of the first rebuild don't count.
+        // Waits until the first rebuild is no longer repeated, which takes about a second.
         std::thread::sleep(Duration::from_millis(1300));
         let switched = on();
         until("the others follow", || LevelFilter::current() == LevelFilter::TRACE);
@@ -592,8 +595,8 @@ fn asked() {
     info!(target: "asked", "asked");
 }
 
-/// Tests a layer that switches tracing during a rebuild. Both kinds of watch are then notified on the thread that
-/// rebuilds.
+/// Tests a layer that switches tracing during a rebuild. The watch for stacks with other layers and the watch for
+/// subscribers alone are then both notified on the thread that rebuilds.
 #[test]
 fn a_layer_may_switch_while_it_is_asked() {
     static ARMED: AtomicUsize = AtomicUsize::new(0);
@@ -625,8 +628,8 @@ fn a_layer_may_switch_while_it_is_asked() {
     assert_eq!(place.texts(), (0..5).map(|round| format!("I|round = {round}")).collect::<Vec<_>>());
 }
 
-/// Tests a layer that calls a function which switches tracing, during the rebuild for which the program's own switch
-/// waits: the function does not wait for the program's switch in turn.
+/// Tests a layer that switches tracing during the rebuild for which the program's own switch waits: the layer's switch
+/// does not wait for the program's switch.
 #[test]
 fn a_layer_that_switches_while_it_is_asked_waits_for_no_switch() {
     static ARMED: AtomicUsize = AtomicUsize::new(0);
@@ -650,7 +653,8 @@ fn a_layer_that_switches_while_it_is_asked_waits_for_no_switch() {
             until("the layer is asked", || RETURNED.load(Ordering::SeqCst) > round);
             has_returned
         };
-        // The program's switch does not wait for longer than a second, which a busy machine may take.
+        // The program's switch waits for at most a second. There are three tries, because a busy machine may need
+        // longer.
         assert!((0..3).any(has_returned));
         drop(switched);
     });
@@ -697,7 +701,7 @@ fn while_off_callsites_are_cached_as_disabled() {
         let made = Made::new();
         install_filtered();
         tracing_core::callsite::register(made);
-        // The same for a callsite that is hit later: while tracing is off, the answer is "never" at once.
+        // A callsite that is registered while tracing is off gets the answer "never" at once.
         assert_eq!(made.interest.load(Ordering::SeqCst), NEVER);
         let switched = on();
         settled(true);
@@ -754,7 +758,7 @@ fn disabled_by_the_program_itself_even_from_within_an_event() {
     }
     let name = case!({
         let _on = on();
-        // Within a dispatch of a scoped subscriber no default can be set.
+        // While a scoped subscriber handles an event, no default subscriber can be set.
         let dispatch = filtered();
         let _default = tracing::dispatcher::set_default(&dispatch);
         settled(true);
@@ -794,7 +798,7 @@ fn a_forked_child_keeps_its_state_until_it_is_told() {
             atrace_subscriber::after_fork().unwrap();
             settled(true);
             info!("told");
-            drop(inside); // Writes nothing: the slice is the parent's.
+            drop(inside); // Writes no end: the slice belongs to the parent.
             info_span!("of the child", n = 2).in_scope(|| ());
             done();
             settled(false);
@@ -803,7 +807,7 @@ fn a_forked_child_keeps_its_state_until_it_is_told() {
             info!("twice");
             done();
         });
-        // Only the child has the pipe's other end: if the child fails, the pipe ends.
+        // Only the child has the pipe's write end, so the read ends if the child fails.
         let mut step = || drop(reports.read_exact(&mut [0]));
         let switched = on();
         step();
@@ -827,7 +831,7 @@ fn a_forked_child_keeps_its_state_until_it_is_told() {
 }
 
 /// Tests forks while threads of the parent are notified of switches, rebuild the caches, and add and remove
-/// subscribers. All of this takes locks.
+/// subscribers. All of these operations take locks.
 #[test]
 fn a_child_forked_at_any_moment_follows() {
     let name = case!({
@@ -835,7 +839,8 @@ fn a_child_forked_at_any_moment_follows() {
         install_filtered();
         let over = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            // Switched within the process: a switch from outside takes file locks, which a child shares.
+            // Switches tracing for this process only. A switch from outside would take file locks, which a child
+            // shares.
             scope.spawn(|| {
                 while over.load(Ordering::Relaxed) == 0 {
                     atrace::atrace_set_tracing_enabled(false);
@@ -849,7 +854,8 @@ fn a_child_forked_at_any_moment_follows() {
                     atrace_subscriber::after_fork().unwrap();
                     for on in [true, false, true] {
                         atrace::atrace_set_tracing_enabled(on);
-                        // The level is cached for all callsites. Changing it needs none of `tracing`'s locks.
+                        // The maximum level is a single value for all callsites, and changes without any of `tracing`'s
+                        // locks.
                         until("it follows", || (LevelFilter::current() == LevelFilter::OFF) != on);
                     }
                 })();
@@ -860,7 +866,8 @@ fn a_child_forked_at_any_moment_follows() {
     off_in_each_role(&name, |_, _| ());
 }
 
-/// Tests that `atrace doctor` finds a filter without a watch in a forked child, by the state that the child publishes.
+/// Tests that `atrace doctor` reports that the filter of a forked child has no watch. The doctor reads the state that
+/// the child publishes.
 #[test]
 #[cfg(target_os = "linux")]
 fn the_doctor_finds_a_filter_that_nobody_tells() {
@@ -891,7 +898,7 @@ fn the_doctor_finds_a_filter_that_nobody_tells() {
     });
 }
 
-/// Tests that `atrace doctor` waits for a watch that was just started and has no name yet.
+/// Tests that `atrace doctor` waits for a watch whose thread was just started and has no name yet.
 #[test]
 #[cfg(target_os = "linux")]
 fn the_doctor_waits_until_a_new_thread_has_its_name() {
@@ -927,7 +934,7 @@ fn fork(child: impl FnOnce()) -> impl FnOnce() {
     }
     move || {
         let mut status = 0;
-        // SAFETY: a child of this process, and a writable status.
+        // SAFETY: `pid` is a child of this process, and `status` is writable.
         unsafe { libc::waitpid(pid, &mut status, 0) };
         assert_eq!(status, 0, "the child failed");
     }

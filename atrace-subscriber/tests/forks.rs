@@ -20,16 +20,18 @@ use tracing::{Dispatch, Level, Metadata};
 
 /// Runs `body` in a child. Returns what `body` has returned, or `None` if the child hung or failed.
 fn in_fork(body: impl FnOnce() -> bool) -> Option<bool> {
-    // SAFETY: the child does what this test is about, and ends without returning from here.
+    // SAFETY: the child runs `body`, and ends without returning from this function.
     let child = unsafe { libc::fork() };
     let _undisturbed = Undisturbed::new();
     assert!(child >= 0);
     if child == 0 {
-        // Long enough for the slowest machine. SAFETY: no preconditions; the signal ends a child that hangs.
+        // The time until the alarm is long enough for the slowest machine. SAFETY: no preconditions; the signal ends a
+        // child that hangs.
         unsafe { libc::alarm(600) };
         let returned = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
         if let Err(panic) = &returned {
-            // The test harness captures the message in the child's memory, where it is lost.
+            // Prints the panic's message. The test harness would capture it in the child's memory, where it would be
+            // lost.
             let text = || panic.downcast_ref::<&str>().copied();
             let message = panic.downcast_ref().map(String::as_str).or_else(text).unwrap_or_default();
             _ = writeln!(std::io::stderr(), "a child panicked: {message}");
@@ -78,8 +80,9 @@ fn span(dispatch: &Dispatch, metadata: &'static Metadata<'static>) -> tracing::I
     }
 }
 
-/// Forks whenever a working thread reaches a long operation, until the thread has ended. Panics if a child hangs or fails.
-/// Returns whether there was a child: a thread that is not scheduled in time sees no long operation.
+/// Runs `work` on a thread, and forks whenever that thread is in a long operation, until the thread has ended. Panics
+/// if a child hangs or fails. Returns whether there was a child: if the calling thread is not scheduled in time, it
+/// notices no long operation.
 fn forks_during(work: impl Fn(&AtomicUsize) + Sync, child: impl Fn()) -> bool {
     let (done, progress) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -111,7 +114,7 @@ fn a_child_numbers_callsites_while_the_parents_table_grows() {
     const CALLSITES: usize = 80_000;
     let all: Vec<_> = (0..CALLSITES).map(|_| metadata(&[])).collect();
     let dispatch = Dispatch::new(AtraceSubscriber::default());
-    // In a new process each time, because the table grows only a few times in its life.
+    // Each round runs in a new process, because the table of a process grows only a few times.
     let mut processes = 0;
     for _ in 0..1000 {
         let has_forked = in_fork(|| {
@@ -122,7 +125,8 @@ fn a_child_numbers_callsites_while_the_parents_table_grows() {
                 }
             };
             let child = || {
-                // Until the child knows that Perfetto has no session, its spans are stored and have other ids.
+                // Until the child knows that Perfetto has no session, its spans are stored, and their ids are not the
+                // numbers of callsites.
                 let start = Instant::now();
                 while atrace::atrace_is_tag_enabled(atrace::AtraceTag::App) {
                     assert!(start.elapsed() < Duration::from_secs(600), "tracing is on");
@@ -149,7 +153,7 @@ fn a_child_numbers_callsites_while_the_parents_table_grows() {
 #[cfg(all(feature = "perfetto", any(target_os = "linux", target_os = "android")))]
 #[test]
 fn a_child_makes_a_dispatcher_though_its_parent_was_rebuilding_the_cache() {
-    /// Whether the process forks.
+    /// Whether a fork has begun.
     static FORKS: AtomicBool = AtomicBool::new(false);
     static REBUILT_DURING_FORK: AtomicBool = AtomicBool::new(false);
 
@@ -159,7 +163,7 @@ fn a_child_makes_a_dispatcher_though_its_parent_was_rebuilding_the_cache() {
 
     extern "C" fn ignore() {}
 
-    /// A subscriber that once is slow to answer: until a while after the process has begun to fork.
+    /// A subscriber that delays a single answer until 20 ms after the process has begun to fork.
     struct Slow(&'static std::sync::Barrier, AtomicBool);
 
     impl tracing::Subscriber for Slow {
@@ -208,8 +212,8 @@ fn a_child_makes_a_dispatcher_though_its_parent_was_rebuilding_the_cache() {
     let recording = std::thread::spawn(|| atrace::perfetto::record_to("/dev/null").unwrap());
     step.wait();
     let fork = || {
-        // The wait for the rebuild must not be a cancellation point. SAFETY: no preconditions; cancellation is deferred, and
-        // is disabled once the thread has forked.
+        // Cancels this thread: in the fork, the wait for the rebuild must not be a cancellation point. SAFETY: no
+        // preconditions; cancellation is deferred, and is disabled once the thread has forked.
         #[cfg(target_os = "linux")]
         assert_eq!(unsafe { libc::pthread_cancel(libc::pthread_self()) }, 0);
         let child = in_fork(|| {
@@ -232,7 +236,7 @@ fn a_child_keeps_spans_while_its_parent_makes_room_for_more() {
     let metadata = metadata(&["field"]);
     let work = |progress: &AtomicUsize| {
         for at in 0..SPANS {
-            // The number of live spans keeps growing.
+            // No span is closed, so the number of live spans keeps growing.
             span(&dispatch, metadata);
             progress.store(at, Ordering::Relaxed);
         }

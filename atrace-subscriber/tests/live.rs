@@ -47,18 +47,18 @@ fn named<'a>(dump: &'a Dump, name: &str) -> live::Span<'a> {
     span
 }
 
-/// Returns the paths of the functions that created the span.
+/// Returns the paths of the functions in the backtrace of the span's creation.
 fn functions(span: &live::Span<'_>) -> Vec<String> {
     span.frames().iter().map(|frame| frame.function().unwrap_or("?").to_owned()).collect()
 }
 
-/// Returns the tree without targets, ages and threads.
+/// Returns the tree of spans that a dump prints, without targets, ages and threads.
 fn drawn(dump: &Dump) -> String {
     let text = format!("{dump:#}");
     text.lines().map(|line| line.split("  live  ").next().unwrap()).collect::<Vec<_>>().join("\n")
 }
 
-/// Tells other threads to stop when it is dropped, even if the test fails. Without this guard, the threads would run
+/// A guard whose drop tells other threads to stop, even if the test fails. Without this guard, the threads would run
 /// forever.
 struct Over<'a>(&'a AtomicBool);
 
@@ -193,7 +193,7 @@ fn fields_that_are_recorded_later_are_added() {
 #[test]
 fn fields_recorded_by_many_threads_are_all_there() {
     let (dispatch, live) = plain();
-    // Many spans, because two of the threads rarely meet.
+    // Tests many spans, because two of the threads rarely record a field at the same time.
     for _ in 0..300 {
         let span = with_default(&dispatch, || info_span!("all", n = Empty));
         let begin = Barrier::new(4);
@@ -239,7 +239,7 @@ fn threads_are_shown_while_they_are_inside() {
             .unwrap()
             .map(|task| task.unwrap().file_name().into_string().unwrap().parse().ok())
             .collect();
-        // The threads must not wait for a thread that fails.
+        // Lets the threads go on before the checks, because they would wait forever if a check failed.
         leave.wait();
         let shared = named(&dump, "shared");
         let mut threads: Vec<_> = shared.threads().map(|thread| thread.name().unwrap().to_owned()).collect();
@@ -251,7 +251,7 @@ fn threads_are_shown_while_they_are_inside() {
         assert!(shared.to_string().contains(" and "), "{shared}");
     });
     assert_eq!(named(&live.dump(), "shared").threads().len(), 0);
-    // A thread that has entered twice is inside until it has left twice.
+    // A thread that has entered a span twice is inside the span until it has left the span twice.
     let first = span.enter();
     let second = span.enter();
     assert_eq!(named(&live.dump(), "shared").threads().len(), 1);
@@ -295,7 +295,7 @@ fn each_layer_has_its_own_and_the_process_all() {
     assert_eq!(names(&of_two.dump()), ["own b"]);
     let own =
         |dump: &Dump| names(dump).into_iter().filter(|name| name.starts_with("own")).collect::<Vec<_>>();
-    // Other tests of this process have layers, too.
+    // The dump also contains spans of the layers of other tests in this process.
     assert_eq!(own(&live::dump()), ["own a", "own b"]);
     let text = format!("{:#}", live::dump());
     assert!(text.contains("─ own a") && text.contains("─ own b"), "{text}");
@@ -363,7 +363,8 @@ fn a_dump_within_a_callback_waits_for_nobody() {
         span.in_scope(|| span.record("later", 1));
         drop(span);
     });
-    // Layers that are notified before and after this one: created, entered, recorded, left, closed.
+    // The numbers of spans in the dumps. When the span is created, entered, recorded, left and closed, a layer dumps
+    // the spans before the live layer is notified, and another layer after that.
     assert_eq!(*seen.lock().unwrap(), [0, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
 }
 
@@ -426,7 +427,7 @@ fn a_thread_that_ends_may_still_enter_and_close() {
         static FIRST: Cell<Option<AtTheEnd>> = const { Cell::new(None) };
         static LAST: Cell<Option<AtTheEnd>> = const { Cell::new(None) };
     }
-    // Set before and after the layer's own thread-local value.
+    // Sets the test's thread-local value before the layer's own thread-local value is first used, and then after that.
     for first in [true, false] {
         let (dispatch, live) = with(backtraces());
         let work = move || {
@@ -447,7 +448,7 @@ fn a_thread_that_ends_may_still_enter_and_close() {
 #[test]
 fn no_memory_is_asked_for_again() {
     fn counted(work: impl Fn()) -> u64 {
-        // One-time allocations, including those of the registry.
+        // Makes the one-time allocations, including those of the registry.
         (0..200).for_each(|_| work());
         let before = allocations();
         (0..100).for_each(|_| work());
@@ -460,11 +461,11 @@ fn no_memory_is_asked_for_again() {
             if is_plain || Walk::default() == Walk::FramePointers {
                 assert_eq!(counted(|| drop(info_span!("nothing").entered())), 0);
                 assert_eq!(counted(|| drop([(); 20].map(|()| info_span!("nothing").entered()))), 0);
-                // The text of the span's fields.
+                // Each span makes one allocation, for the text of its fields.
                 assert_eq!(counted(|| drop(info_span!("text", n = 1).entered())), 100);
             }
             let _some = [(); 50].map(|()| info_span!("text", n = 1));
-            // The two lists of a dump, and the list of layers.
+            // A dump allocates its two lists, and a list of the layers.
             let allocations = counted(|| assert_eq!(live.dump().spans().len(), 50)) / 100;
             assert!(allocations <= 3, "{allocations}");
         });
@@ -525,7 +526,7 @@ fn a_dump_is_right_while_eight_threads_trace() {
                         .find_map(|field| field.split_once(" = ").filter(|(key, _)| *key == name))?;
                     value.parse().ok()
                 };
-                // The parts of a span belong together.
+                // All fields of a dumped span must be of the same span.
                 let n = value("n").unwrap();
                 assert_eq!(value("twice"), Some(2 * n), "{span}");
                 assert!(value("later").is_none_or(|later| later == n), "{span}");
@@ -620,7 +621,7 @@ fn a_backtrace_says_who_made_it() {
         let made = named(&dump, "made");
         let functions = functions(&made);
         assert!(position(&functions, "inner_function") < position(&functions, "outer_function"));
-        // A closure of the test is between these two functions, and the test itself is around them.
+        // In the backtrace, a closure of the test is between these two functions, and the test itself is around them.
         let around = &functions[position(&functions, "outer_function")..];
         assert!(
             around.iter().any(|function| function.contains("a_backtrace_says_who_made_it")),
@@ -666,7 +667,7 @@ fn sanitised_only_the_program_is_left() {
     let hidden = made(backtraces().with_sanitised(true).with_hidden(["live::outer_f"]));
     assert!(hidden.iter().all(|function| !function.contains("outer_function")), "{hidden:?}");
     position(&hidden, "inner_function");
-    // If the frames are not sanitized, none is hidden.
+    // If the frames are not sanitized, no frame is hidden.
     position(&made(backtraces().with_hidden(["live::outer_f"])), "outer_function");
 }
 
@@ -679,7 +680,7 @@ fn lazy_or_eager_by_pointers_or_unwinding_the_frames_are_the_same() {
     let mut all = Vec::new();
     for (dispatch, live) in layers.iter().flatten() {
         with_default(dispatch, || {
-            // Twice, because the first walk on a thread unwinds.
+            // Creates the span twice, because the first walk on a thread uses the unwinder.
             for _ in 0..2 {
                 let _span = outer_function(|| info_span!("made"));
                 all.push(functions(&named(&live.dump(), "made")));
@@ -713,7 +714,7 @@ fn of_a_deep_stack_the_innermost_frames_are_kept() {
             let (dispatch, live) = with(LiveLayer::default().with_backtraces(depth).with_walk(walk));
             let work = move || {
                 with_default(&dispatch, || {
-                    // It makes no difference whether a shallow walk comes first.
+                    // The deep walks have the same result whether a shallow walk comes first or not.
                     let _shallow = (depth == 20).then(|| info_span!("shallow"));
                     recurse(20_000, &mut || {
                         let _deep = [(); 3].map(|()| info_span!("deep"));

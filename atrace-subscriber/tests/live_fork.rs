@@ -14,7 +14,7 @@ use tracing::{Dispatch, Span, info_span};
 use tracing_subscriber::prelude::*;
 
 fn in_fork(body: impl FnOnce()) {
-    // SAFETY: the child does what this test is about, and ends without returning from here.
+    // SAFETY: the child runs `body`, and ends without returning from this function.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -37,7 +37,7 @@ fn span(of: &'static str) -> Span {
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Tells other threads to stop when it is dropped, even if the test fails. Without this guard, the threads would run
+/// A guard whose drop tells other threads to stop, even if the test fails. Without this guard, the threads would run
 /// forever.
 struct Over<'a>(&'a AtomicBool);
 
@@ -57,7 +57,7 @@ fn a_child_begins_with_none() {
     with_default(&dispatch, || {
         let outer = span("parent").entered();
         std::thread::scope(|scope| {
-            // Threads that may hold locks at any moment.
+            // Starts threads that may hold locks at any moment.
             for _ in 0..3 {
                 scope.spawn(|| {
                     with_default(&dispatch, || {
@@ -127,7 +127,7 @@ fn a_child_looks_symbols_up_or_does_without() {
         });
     };
     with_default(&to_lazy, || drop(span("known")));
-    // No thread looks up symbols, so names are available.
+    // No other thread looks up symbols yet, so the child gets the names of functions.
     in_fork(|| {
         with_default(&to_lazy, || {
             let _span = span("child");
@@ -148,7 +148,7 @@ fn a_child_looks_symbols_up_or_does_without() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     });
-    // In the parent, names are available.
+    // In the parent, the backtraces still contain the names of functions.
     with_default(&to_lazy, || {
         let _span = span("parent");
         assert!(named(&shown.dump()));

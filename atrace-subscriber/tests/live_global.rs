@@ -28,7 +28,8 @@ fn fields(name: &str) -> String {
 #[test]
 fn what_formatting_makes_is_there_too() {
     tracing_subscriber::registry().with(LiveLayer::default().with_backtraces(64)).init();
-    // A panic while a field is formatted is caught, so the result is noted.
+    // A panic while a field is formatted would be caught. So the value that is formatted only stores its result here,
+    // and the result is checked later.
     static FOUND: AtomicUsize = AtomicUsize::new(usize::MAX);
     let deepest = Does(|| FOUND.store(live::dump().spans().len(), Ordering::Relaxed));
     let spans = Does(|| {

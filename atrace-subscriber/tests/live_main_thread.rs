@@ -1,5 +1,5 @@
-//! Tests the stack of the main thread, which grows. The thread library reports the maximum size of that stack. This
-//! test runs without the test harness, which runs tests on other threads.
+//! Tests backtraces of the main thread, whose stack grows at run time. The thread library reports the maximum size of
+//! that stack. This test runs without the test harness, because the harness runs tests on other threads.
 
 #![allow(unsafe_code, reason = "limits are set, and a stack is switched to")]
 
@@ -19,12 +19,12 @@ mod on_linux {
 
     use atrace_subscriber::live::{Walk, return_addresses};
 
-    /// The number of the C library's outer frames that may have no frame pointers.
+    /// The maximum number of outermost frames that belong to the C library and may have no frame pointers.
     const OUTER: usize = 4;
 
     pub(super) fn main() {
         const CHILD: &str = "LIVE_TEST_MAIN_THREAD";
-        // A tool that lists the tests finds none here.
+        // With the option `--list`, this program reports that it has no tests.
         if std::env::args().any(|argument| argument == "--list") {
             return;
         }
@@ -93,8 +93,9 @@ mod on_linux {
         check(both());
     }
 
-    /// With an unlimited stack, the heap counts as memory into which the main thread's stack may grow. A
-    /// coroutine whose stack is in the heap then has frame pointers that lead nowhere.
+    /// With an unlimited stack, the heap counts as memory into which the main thread's stack may grow. The test then
+    /// walks in a coroutine whose stack is in the heap, and whose first frame pointer leads to an address between the
+    /// heap and the main thread's stack.
     fn unlimited() {
         check(both());
         check(both());
@@ -109,16 +110,16 @@ mod on_linux {
             let [pointers, unwound] = both();
             assert!(!unwound.is_empty());
             assert_eq!(pointers, unwound);
-            // The second walk is complete, too.
+            // A second walk by frame pointers finds as many frames as the first one.
             assert_eq!(both()[0].len(), pointers.len());
         }
-        // From the end of the heap, not from a separate mapping.
+        // The allocator takes these 64 KiB from the end of the heap, not from a separate mapping.
         let mut stack = vec![0_u128; 0x1000];
         let [heap, main] = [stack.as_ptr().addr(), (&raw const stack).addr()];
         assert!(heap < main);
         let nowhere = (heap + (main - heap) / 2) & !15;
-        // SAFETY: both contexts are written before they are read. They live until the function has returned to here.
-        // It has a stack that no other code uses. Its callees save the frame pointer that it sets.
+        // SAFETY: both contexts are written before they are read. They live until `run` has returned to here. No other
+        // code uses the stack of `run`. The functions on that stack save the frame pointer that the context sets.
         unsafe {
             let mut back = std::mem::zeroed::<libc::ucontext_t>();
             let mut there = std::mem::zeroed::<libc::ucontext_t>();

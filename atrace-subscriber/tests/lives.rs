@@ -1,6 +1,6 @@
 //! Tests the lives of asynchronous spans (slices from their creation until they close) through Perfetto's backend: each
-//! asynchronous span has one such slice, the slices nest on lanes (tracks for lives), and numbers in their arguments
-//! join them with their parents and polls.
+//! asynchronous span has one such slice, and the slices nest on lanes (tracks for lives). Numbers in the arguments of a
+//! slice lead to the life of the span's parent and to the span's polls.
 
 #[path = "../../atrace/tests/common/mod.rs"]
 mod common;
@@ -43,7 +43,7 @@ mod cases {
         end: Option<u64>,
         args: HashMap<String, String>,
         flows: Vec<u64>,
-        /// The number of the life within which this life is drawn.
+        /// The number of the span whose life contains this life on the track.
         inside: Option<String>,
         process: u64,
     }
@@ -97,7 +97,7 @@ mod cases {
         lives.iter().filter(|life| life.name == name).collect()
     }
 
-    /// Returns the slices on threads with this name.
+    /// Returns the begins of slices with this name on the tracks of threads.
     fn polls<'a>(events: &'a [Event], name: &str) -> Vec<&'a Event> {
         let is_poll = |event: &&Event| event.track.is_none() && event.kind == 1 && event.name() == name;
         events.iter().filter(is_poll).collect()
@@ -137,7 +137,8 @@ mod cases {
             .into()
     }
 
-    /// A thread that is in the middle of an event may not be scheduled for a second, but hardly so often in a row.
+    /// The tries of a recording. A try fails if a thread in the middle of an event is not scheduled for a second, which
+    /// hardly happens this often in a row.
     const TRIES: Range<u32> = 0..20;
 
     /// Begins to record into the file at `path`.
@@ -149,8 +150,9 @@ mod cases {
         begun.find(is_settled).expect("no thread stays in an event").unwrap()
     }
 
-    /// Returns whether the thread that begins the lives of spans that hang sleeps, or does not exist. If this thread was
-    /// preempted after it has begun a life, the thread ends that life, even if the span was closed meanwhile.
+    /// Returns whether the watch thread is asleep or does not exist. The watch thread begins the lives of spans that
+    /// hang. If it was preempted after it had begun a life, it ends that life when it runs again, if the span was
+    /// closed meanwhile.
     fn is_watch_idle() -> bool {
         let threads = std::fs::read_dir("/proc/self/task").unwrap();
         let mut states =
@@ -168,18 +170,19 @@ mod cases {
         !is_stuck
     }
 
-    /// The shortest time for which a span must stay unchanged so that its life may begin: half the time between two ticks,
-    /// because one of the ticks may be late.
+    /// The shortest time after which an unchanged span may count as hanging, so that its life begins: half the time
+    /// between two ticks of the watch thread, because one of the ticks may be late.
     const SHORTEST_HANG: Duration = Duration::from_millis(25);
 
-    /// Makes spans by `make`. Notes in `is_slow` whether a span may have hung, because the thread was not scheduled.
+    /// Calls `make`, which makes spans. Sets `is_slow` if that took so long that a span may count as hanging, because
+    /// the thread was not scheduled.
     fn swiftly(is_slow: &Cell<bool>, make: impl FnOnce()) {
         let start = Instant::now();
         make();
         is_slow.set(is_slow.get() || start.elapsed() >= SHORTEST_HANG);
     }
 
-    /// Runs the test case in new processes until no span may have hung.
+    /// Runs the test case in a new process, again and again, until it was so fast that no span can have hung.
     fn run_swiftly(case: &str) {
         common::until("no span has hung", || !common::Place::file().run(case).stdout.contains("SLOW"));
     }
@@ -257,7 +260,8 @@ mod cases {
                         assert!(request.begin < child.begin && child.end < request.end);
                     }
                     assert_eq!(children[1].of("number"), request.of("number"));
-                    // Every poll, and the drop of the future, is a slice on a thread. An arrow leads to it.
+                    // Every poll of the future, and its drop, is a slice on a thread. An arrow leads to each of these
+                    // slices.
                     let of_request: Vec<_> = polls(&events, "request")
                         .into_iter()
                         .filter(|poll| arg(poll, "span") == request.span())
@@ -300,7 +304,7 @@ mod cases {
                 for name in ["outer", "with fields", "in scope", "inner"] {
                     let all = polls(&events, name);
                     assert_eq!(all.len(), 1000);
-                    // If these spans were of another kind, that would be known by now.
+                    // The first 16 spans may have numbers, until the callsite's spans are presumed to be synchronous.
                     let plain = &all[16..];
                     let is_identified = |poll: &&&Event| !arg(poll, "span").is_empty();
                     assert_eq!(plain.iter().filter(is_identified).count(), 0, "{name}");
@@ -330,7 +334,7 @@ mod cases {
             }
             for (events, lives) in all {
                 let shown: Vec<_> = named(&lives, "either").iter().map(|life| life.of("number")).collect();
-                // Two more, because they came right after an asynchronous one.
+                // The spans 101 and 201 have lives, too, because each of them came right after an asynchronous span.
                 assert_eq!(shown, ["100", "101", "200", "201"]);
                 assert!(lives.iter().all(|life| life.end.is_some() && life.track == lives[0].track));
                 let identified: Vec<_> = polls(&events, "either")
@@ -344,8 +348,8 @@ mod cases {
         run_swiftly(&name);
     }
 
-    /// Tests that spans without fields of a callsite whose spans are presumed to be synchronous are watched at times:
-    /// one of 1024 is.
+    /// Tests a callsite without fields whose spans are presumed to be synchronous: one of 1024 of these spans is
+    /// watched, so lives begin again when the spans become asynchronous.
     #[test]
     fn a_callsite_without_fields_that_becomes_asynchronous_has_lives_again() {
         let name = case!({
@@ -454,7 +458,7 @@ mod cases {
                     }
                 });
             };
-            // The queries of docs/perfetto.md, in one.
+            // Combines the queries of docs/perfetto.md into one query.
             let joined = "WITH life AS MATERIALIZED (SELECT s.*, extract_arg(arg_set_id, 'debug.span') AS span,
                 extract_arg(arg_set_id, 'debug.parent') AS parent FROM slice s JOIN process_track t ON t.id = s.track_id)
                 SELECT count(), sum(q.depth = 1), sum(q.dur > 0 AND q.ts + q.dur < r.ts + r.dur)
@@ -510,12 +514,12 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// Tests uses of spans other than by futures that are polled.
+    /// Tests spans that the program uses in other ways than by polls of futures.
     #[test]
     fn lives_nest_and_end_whatever_is_done() {
         let name = case!({
             for (_, lives) in recorded(by_default, || {
-                // Its child outlives its handles.
+                // Makes a parent whose child outlives the handles of the parent.
                 let parent = info_span!("parent", later = Empty);
                 parent.in_scope(|| ());
                 let child = parent.in_scope(|| info_span!("child"));
@@ -528,7 +532,8 @@ mod cases {
                 })
                 .join()
                 .unwrap();
-                // An explicit parent, which is never entered; none; and one that is followed.
+                // Makes a span with an explicit parent, which is never entered, and a span without a parent, which
+                // follows from another span.
                 let root = info_span!("root");
                 let below = info_span!(parent: &root, "below");
                 below.in_scope(|| ());
@@ -538,7 +543,7 @@ mod cases {
                 apart.in_scope(|| ());
                 apart.in_scope(|| ());
                 drop((root, below, apart));
-                // Several threads are in it at once.
+                // Makes a span that several threads enter at once.
                 let shared = info_span!("shared");
                 std::thread::scope(|scope| {
                     for _ in 0..4 {
@@ -608,10 +613,11 @@ mod cases {
                 [("during", false), ("other", true)].map(|(name, ended)| (name.to_owned(), ended));
             let unknown = |ended| ("unknown".to_owned(), ended);
             if first.len() == 1 {
-                // It began before the session, but was shown for the first time in it.
+                // The span `unknown` began before the second session, but its life is first shown in that session.
                 assert_eq!((first, second), (vec![during], vec![unknown(true), other]));
             } else {
-                // The end of the first session took so long that the span hung, or the callsite is known to be asynchronous.
+                // The end of the first session took so long that the span `unknown` hung, or, in a retry, the callsite
+                // is already known to be asynchronous.
                 assert!(may_be_begun.get());
                 assert_eq!((first, second), (vec![during, unknown(false)], vec![other]));
             }
@@ -619,7 +625,8 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// Tests a span that is entered while the tag is off, where the thread was in a span without slices before.
+    /// Tests a span that is entered while the tag is off. In the span stack, it has the place of a span without slices
+    /// that the thread has left, which must not count as a parent.
     #[test]
     fn a_span_that_was_left_is_no_parent() {
         let name = case!({
@@ -661,9 +668,9 @@ mod cases {
         (begin(path), None)
     }
 
-    /// Creates a span that is left once and a span that is never entered, and does nothing more. Returns once the lives
-    /// of both are in the trace. `record` begins a recording into the
-    /// file at the given path; the file is complete when the thread that `record` may return has ended.
+    /// Creates a span that is entered and left once, and a span that is never entered. After that, waits until the
+    /// lives of both spans are in the trace. `record` begins a recording into the file at the given path; the file is
+    /// complete when the thread that `record` may return has ended.
     fn wait_for_idle_lives(
         dispatch: &Dispatch,
         record: impl Fn(&Path) -> (Recording, Option<JoinHandle<()>>),
@@ -714,8 +721,8 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// Tests a recording that begins slowly, because its file is a pipe that nobody reads yet. The thread that waits for
-    /// spans that hang must not look for a session before there is one, and then sleep.
+    /// Tests a recording that begins slowly, because its file is a pipe that nobody reads yet. The watch thread, which
+    /// looks for spans that hang, must not look for a session too early, find none, and then sleep.
     #[test]
     fn the_life_of_a_span_that_hangs_is_in_a_recording_that_begins_slowly() {
         let name = case!({
@@ -825,14 +832,14 @@ mod cases {
                 let child = self.0.child.lock().unwrap().take().unwrap();
                 let _held = context.span(&child).unwrap();
                 self.0.step.wait();
-                // Meanwhile the main thread closes the child and its parent.
+                // Between the two waits, the main thread closes the span `child` and its parent.
                 self.0.step.wait();
             }
         }
     }
 
-    /// The registry does not drop the data of the span's parent here, because the parent closes while the registry
-    /// reports, on the same thread, that another span closes.
+    /// Tests a span whose data the registry does not drop, because the span closes while the registry reports, on the
+    /// same thread, that another span closes.
     #[test]
     fn a_life_ends_though_another_layer_held_a_child_of_its_span() {
         let name = case!({
@@ -860,7 +867,8 @@ mod cases {
                         drop((child, parent));
                         holder.step.wait();
                     });
-                    // A life that is begun late would be begun now.
+                    // Waits for so long that the watch thread would begin the lives of spans that hang. It must not
+                    // begin the life of a closed span.
                     std::thread::sleep(Duration::from_millis(if is_presumed_sync { 600 } else { 0 }));
                 });
                 recording.finish().unwrap();
@@ -897,7 +905,7 @@ mod cases {
                 let recording = perfetto::record_to(&path).unwrap();
                 drop((begun, unknown));
                 finish(pend(3).instrument(info_span!("own")));
-                std::thread::sleep(Duration::from_millis(600)); // More ticks than a life waits for.
+                std::thread::sleep(Duration::from_millis(600)); // A hanging span's life begins earlier.
                 recording.finish().unwrap();
                 // SAFETY: no preconditions.
                 unsafe { libc::_exit(0) };

@@ -22,8 +22,8 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::prelude::*;
 
-/// A subscriber that wants all callsites except those of level trace, gives each span an id, and is slow for
-/// targets that end with `slow`.
+/// A subscriber that enables all callsites except those of level trace, gives each span an id, and is slow to handle
+/// events whose targets end with `slow`.
 #[derive(Default)]
 struct Plain {
     last: AtomicU64,
@@ -76,7 +76,7 @@ fn json(bill: &Bill) -> Value {
     serde_json::from_str(&bill.to_json()).expect("the bill is JSON")
 }
 
-/// Returns the callsites of a bill: those of spans by their names, and those of events by their targets.
+/// Returns the callsites of a bill. The key of a callsite is the name of the span or the target of the event.
 fn callsites(bill: &Value) -> HashMap<String, Value> {
     let all = bill["callsites"].as_array().unwrap().iter();
     all.map(|callsite| (callsite["name"].as_str().unwrap().to_owned(), callsite.clone())).collect()
@@ -86,7 +86,7 @@ fn callsites(bill: &Value) -> HashMap<String, Value> {
 fn counts_are_exact_from_eight_threads_and_the_expensive_callsite_is_first() {
     const NAME: &str = "counts_are_exact_from_eight_threads_and_the_expensive_callsite_is_first";
     const ROUNDS: u64 = 20_000;
-    // In a process of its own: beside subscribers of other tests, `tracing` caches no interest.
+    // Runs in a process of its own, because `tracing` caches no interest while other tests have subscribers, too.
     if std::env::var_os(ROLE).is_none() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         let ran = command.args([NAME, "--exact"]).env(ROLE, "counts").output().unwrap();
@@ -107,7 +107,8 @@ fn counts_are_exact_from_eight_threads_and_the_expensive_callsite_is_first() {
             trace!(target: "counted::never", round);
         }
     };
-    // While one thread registers a callsite, `tracing` asks on the other threads whether the callsite is enabled.
+    // Registers the callsites on one thread first. While a thread registers a callsite, `tracing` asks the subscriber
+    // on the other threads whether the callsite is enabled, which would count as calls.
     tracing::dispatcher::with_default(&dispatch, || run(0..1));
     std::thread::scope(|scope| {
         for first in [1, 0, 0, 0, 0, 0, 0, 0] {
@@ -127,7 +128,7 @@ fn counts_are_exact_from_eight_threads_and_the_expensive_callsite_is_first() {
     assert_eq!(counted, [8, 16, 16, 8, 8, 0, 0].map(|times| times * ROUNDS));
     assert_eq!(of("counted::event", "event"), 8 * ROUNDS);
     assert_eq!(of("counted::slow", "event"), 2 * ROUNDS);
-    // The filtered callsite costs nothing, and the subscriber was never asked.
+    // The filtered callsite costs nothing, and the subscriber was never queried about it.
     assert!(all["counted::never"]["ns"] == 0 && calls("counted::never")["check"] == 0);
     let never = &metered.meter().bill().to_string();
     assert!(never.contains("filtered or not reached: "), "{never}");
@@ -135,7 +136,8 @@ fn counts_are_exact_from_eight_threads_and_the_expensive_callsite_is_first() {
     assert_eq!(all["counted"]["fields"], 2);
     assert!(!all.contains_key("unknown"));
     assert!(bill["timed_calls"].as_u64().unwrap() > 16);
-    // How many calls are timed depends on how long a timed call takes here. With enough of them, the cost is certain.
+    // The number of timed calls depends on the time that a timed call takes on this machine. Repeats the rounds until
+    // enough calls are timed for a lower bound of the cost above 0.
     for tries in 0.. {
         let slow = callsites(&json(&metered.meter().bill())).remove("counted::slow").unwrap();
         let [low, ns, high] = ["low", "ns", "high"].map(|bound| slow[bound].as_f64().unwrap());
@@ -164,7 +166,7 @@ fn the_bill_of_a_stack_can_be_read_while_it_runs() {
         let count = |name: &str, call: &str| all[name]["calls"][call].as_u64().unwrap();
         for span in ["outer_of_stack", "inner_of_stack"] {
             assert_eq!([count(span, "new"), count(span, "enter"), count(span, "exit")], [500; 3]);
-            // The registry closes the parent of a span that closes, by the dispatcher.
+            // When a span closes, the registry closes a reference to the span's parent, too, through the dispatcher.
             assert_eq!(count(span, "close"), if span.starts_with("outer") { 1000 } else { 500 });
         }
         assert_eq!(count("of_stack", "event"), 500);
@@ -259,7 +261,8 @@ impl fmt::Debug for Traces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dispatch = NESTED.get().unwrap();
         let dispatch = dispatch.clone();
-        // A subscriber that is the only one of a program is called even within its own calls. Here others exist.
+        // Calls the subscriber directly. `tracing` calls a subscriber within its own calls only if it is the program's
+        // only subscriber, but here other subscribers exist.
         nested_event(&dispatch);
         f.write_str("traces")
     }
@@ -326,7 +329,7 @@ fn a_nested_call_is_billed_to_its_own_callsite_only() {
     let number = |name: &str, what: &str| all[name][what].as_f64().unwrap();
     assert_eq!(all["nested::inner"]["calls"]["event"], 600);
     assert_eq!(all["nested::outer"]["calls"]["event"], 300);
-    // Half of the inner events are within outer ones. An outer event itself does next to nothing.
+    // Half of the inner events are within outer ones. Apart from the inner event, an outer event takes hardly any time.
     assert!(number("nested::outer", "ns") < number("nested::inner", "ns") / 4.0, "{all:?}");
 }
 
@@ -350,7 +353,7 @@ fn threads_that_end_leave_their_counts_and_more_threads_than_lanes_share() {
     let dispatch = Dispatch::new(Metered::new(Plain::default()));
     let event = || tracing::dispatcher::with_default(&dispatch, || info!(target: "of_threads", "one"));
     for _ in 0..3 {
-        // More at once than there are lanes.
+        // Starts more threads at once than the meter has lanes (sets of counters).
         let barrier = std::sync::Barrier::new(100);
         std::thread::scope(|scope| {
             for _ in 0..100 {
@@ -378,7 +381,7 @@ fn spans_beyond_the_table_are_unknown_and_reused_ids_are_not() {
         let [known, unknown] =
             ["of_many", "unknown"].map(|name| all[name]["calls"]["enter"].as_u64().unwrap());
         assert!(known > 30_000 && unknown > 20_000 && known + unknown == 60_000, "{known} {unknown}");
-        // Their places are free again.
+        // The table's entries of the closed spans are free again.
         (0..10).for_each(|_| info_span!("of_few").in_scope(|| ()));
         assert_eq!(bill()["of_few"]["calls"]["enter"], 10);
     });
@@ -461,7 +464,7 @@ fn after_the_start_nothing_is_allocated() {
     };
     tracing::dispatcher::with_default(&dispatch, work);
     assert_eq!(counted(), 0);
-    // A thread that is new to the meter.
+    // Counts the allocations on a thread that is new to the meter.
     let of_thread = std::thread::scope(|scope| scope.spawn(counted).join().unwrap());
     assert_eq!(of_thread, 0);
 }
@@ -472,7 +475,7 @@ fn burn(time: Duration) {
     while atrace_sys::timer::thread_time().unwrap() - begin < time.as_nanos() as u64 {}
 }
 
-/// Tests the processor time of the threads that have made no call: it is counted from the moment at which the meter was
+/// Tests that the processor time of threads that have made no call is counted from the moment at which the meter was
 /// made. The test runs in a process of its own, because threads of other tests use processor time.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[test]
@@ -487,7 +490,7 @@ fn the_time_of_other_threads_is_counted_from_the_start_of_the_meter() {
     }
     let (early, late) = (&std::sync::Barrier::new(2), &std::sync::Barrier::new(2));
     std::thread::scope(|scope| {
-        // This thread burns before the meter is made, and makes a call after that.
+        // This thread uses processor time before the meter is made, and makes a call after that.
         let (sender, dispatch) = std::sync::mpsc::channel::<Dispatch>();
         scope.spawn(move || {
             burn(LONG);
@@ -504,7 +507,7 @@ fn the_time_of_other_threads_is_counted_from_the_start_of_the_meter() {
         let dispatch = Dispatch::new(metered);
         sender.send(dispatch.clone()).unwrap();
         early.wait();
-        // This thread burns before its first call.
+        // This thread uses processor time before its first call.
         scope.spawn(move || {
             burn(LONG);
             tracing::dispatcher::with_default(&dispatch, || info!("a late call"));
@@ -565,7 +568,7 @@ fn work_of_process(role: &str) {
     #[cfg(target_os = "linux")]
     if role == "fork" {
         #[allow(unsafe_code, reason = "fork has no safe form")]
-        // SAFETY: this thread alone is needed by the child, which ends at once by the handlers of `exit`.
+        // SAFETY: the child needs only this thread, and ends at once by `exit` and its handlers.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
@@ -576,7 +579,7 @@ fn work_of_process(role: &str) {
         // SAFETY: `status` is writable.
         let ended = unsafe { libc::waitpid(child, &mut status, 0) };
         assert!(ended == child && status == 0);
-        // The child has written nothing.
+        // The child has not written the bill.
         let bill = std::env::var_os("ATRACE_BILL").unwrap();
         assert!(!std::path::Path::new(&bill).exists());
     }
@@ -586,7 +589,7 @@ fn work_of_process(role: &str) {
 #[allow(unsafe_code, reason = "limits have no safe form")]
 fn allow_small_files_only() {
     let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
-    // SAFETY: `limit` is readable; the signal is ignored, so that writing fails.
+    // SAFETY: `limit` is readable; the signal is ignored, so that a write fails instead of ending the process.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);
@@ -595,8 +598,8 @@ fn allow_small_files_only() {
 
 const NAME: &str = "a_program_that_is_asked_writes_its_bill_at_the_end";
 
-/// Runs a process of a role whose bill goes to the file `bill` of the current directory. Returns the names of the files
-/// that are then in the directory, and what the process has written to its standard error.
+/// Runs a process in this role, whose bill goes to the file `bill` of the process's current directory. Returns the
+/// names of the files that are then in that directory, and the process's standard error.
 fn run_beside(role: &str) -> (Vec<String>, String) {
     let directory = tempfile::tempdir().unwrap();
     let victim = directory.path().join("bill.victim");
@@ -668,7 +671,7 @@ fn a_program_that_is_asked_writes_its_bill_at_the_end() {
         }
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "{role}: nothing else is left");
     }
-    // A path that can't be written: the program ends as it would, and says so.
+    // If the bill can't be written, the program ends successfully, and prints the failure.
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([NAME, "--exact"]).env(ROLE, "alone").env("ATRACE_BILL", "/nonexistent/bill");
     let ran = command.output().unwrap();

@@ -55,7 +55,7 @@ mod cases {
                     inner.record("later", number);
                 }
                 for _ in 0..20 {
-                    // Slow enough that the memory is never full.
+                    // Pauses so often that the memory is never full.
                     (0..1000).for_each(|_| info!("many"));
                     std::thread::sleep(std::time::Duration::from_millis(5));
                 }
@@ -125,8 +125,8 @@ mod cases {
         all.first().map_or(0, |(_, value)| value.parse().unwrap())
     }
 
-    /// Tests fields for which a span has no room: the ends of the open slices, the begins of later slices, and the end of
-    /// the async slice say how many there are.
+    /// Tests fields for which a span has no room: the ends of the open slices, the begins of later slices, and the end
+    /// of the async slice contain the number of these fields.
     #[test]
     fn fields_without_room_are_counted() {
         let name = case!({
@@ -138,7 +138,7 @@ mod cases {
                 span.in_scope(|| (0..5).for_each(|_| _ = span.record("later", &*text)));
                 span.in_scope(|| span.record("other", &*text));
                 span.in_scope(|| (0..200).for_each(|_| _ = span.record("other", &*text)));
-                span.record("later", 7); // This has room.
+                span.record("later", 7); // There is room for this field.
                 span.in_scope(|| ());
             });
             let on_thread = |event: &&Event| event.track.is_none() && event.kind < 3;

@@ -1,7 +1,7 @@
 //! Tests signal handlers that create spans and may interrupt the code of this crate at any point.
 //!
 //! Signal handlers may create spans only with `AtraceSubscriber` alone: a registry has a list for each thread, and
-//! panics if it is interrupted while it changes that list.
+//! panics if a handler uses the registry while it changes that list.
 
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code, reason = "signal handlers are installed")]
@@ -17,7 +17,7 @@ const BUFFER_KB: u64 = 32 << 10;
 
 fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) {
     tracing::subscriber::set_global_default(atrace_subscriber::AtraceSubscriber::default()).unwrap();
-    // The callsite must not be new to the handler, because `tracing` takes a lock for a new one.
+    // Calls the handler once to register its callsites, because `tracing` takes a lock for a new callsite.
     handler(signal);
     // SAFETY: the handler only traces and counts, which this file tests.
     unsafe {
@@ -79,13 +79,13 @@ extern "C" fn spans(_: libc::c_int) {
         drop(outer);
         drop(inner);
     }
-    // No more than the ring buffer has room for.
+    // Limits the number of signals, because the ring buffer must have room for all messages.
     if number < 20_000 {
         set_timer();
     }
 }
 
-/// Returns how often a case was interrupted, which it has printed.
+/// Returns the number of interruptions, which the test case has printed into `said`.
 fn interruptions(said: &str) -> usize {
     let note = said.lines().find_map(|line| line.split_once("NOTE ")).unwrap().1;
     eprintln!("{note}");
@@ -154,7 +154,7 @@ fn stepped(around: usize) {
     let ids: Vec<_> = inside.iter().map(|span| span.id().unwrap()).collect();
     ids.iter().for_each(|id| dispatch.enter(id));
     ids[..8].iter().for_each(|id| dispatch.exit(id));
-    // One whose end waits, and one that ends together with it.
+    // Leaves two spans. The end of the first slice is pending until the second slice ends, so both end together.
     common::step_by_step(|| ids[8..10].iter().for_each(|id| dispatch.exit(id)));
     ids[10..].iter().for_each(|id| dispatch.exit(id));
     assert_eq!(Span::current().metadata().unwrap().name(), "around");
@@ -191,13 +191,13 @@ fn a_handler_may_run_between_any_two_instructions_deep_down() {
     is_whole(&name, 30);
 }
 
-/// The thread whose next registration of a thread-local destructor a signal must interrupt, or 0. Registrations by other
-/// threads, such as those of the test harness, do not count.
+/// The id of the thread whose next registration of a thread-local destructor must be interrupted by a signal, or 0.
+/// Registrations by other threads, such as those of the test harness, do not count.
 static ARMED: AtomicI32 = AtomicI32::new(0);
-/// The number of thread-local destructors that the thread has registered since `ARMED` was set.
+/// The number of thread-local destructors that the thread in `ARMED` has registered since `ARMED` was set.
 static NOTED: AtomicU64 = AtomicU64::new(0);
 
-/// Runs `body` while a signal must interrupt the calling thread's next registration.
+/// Runs `body`, in which a signal interrupts the calling thread's first registration of a thread-local destructor.
 fn armed<R>(body: impl FnOnce() -> R) -> R {
     ARMED.store(this_thread(), Ordering::Relaxed);
     let result = body();
@@ -226,7 +226,7 @@ unsafe extern "C" fn __cxa_thread_atexit_impl(
         // SAFETY: the handler was installed.
         unsafe { libc::raise(libc::SIGUSR1) };
     }
-    // SAFETY: the C library's function of that name, which has this type. It gets the caller's arguments.
+    // SAFETY: `next` is the C library's function of that name, which has this type. It gets the caller's arguments.
     unsafe {
         let next = libc::dlsym(libc::RTLD_NEXT, c"__cxa_thread_atexit_impl".as_ptr());
         std::mem::transmute::<*mut libc::c_void, Note>(next)(destructor, object, library)
@@ -238,8 +238,8 @@ extern "C" fn short(_: libc::c_int) {
     info_span!("handler").in_scope(|| {});
 }
 
-/// Tests a handler that leaves spans in another order than the reverse of their entry: the handler must not register a
-/// destructor.
+/// Tests spans that are left in another order than the reverse of their entry: no destructor must be registered,
+/// because a handler may leave spans like that, too.
 #[test]
 fn spans_left_in_another_order_note_no_destructor() {
     let name = case!({

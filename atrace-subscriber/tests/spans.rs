@@ -9,7 +9,7 @@ use common::{Place, Role, balanced, case, each_role, in_each_role, install, off_
 use tracing::{Span, debug_span, error_span, info, info_span, instrument, span, trace_span};
 use tracing_subscriber::prelude::*;
 
-/// Tests a span that gets its name from a field. In the message, the fields follow this name.
+/// Tests a span that gets its name from a field. In the message, the span's fields follow this name.
 #[test]
 fn a_field_may_name_a_span() {
     let name = case!({
@@ -130,7 +130,7 @@ fn a_span_left_before_a_younger_one_ends_it_and_begins_it_again() {
         info!("a left");
         drop(d);
         drop(c);
-        // A span that is entered twice is left once.
+        // Enters a span twice, and leaves it once before and once after the span `x` is left.
         let outer = info_span!("x").entered();
         let [again, once] = [spans[1].enter(), spans[1].enter()];
         drop(again);
@@ -206,11 +206,11 @@ fn out_of_order_with_slices_that_were_never_begun() {
         let b = info_span!("b, off").entered();
         let on2 = on();
         let c = info_span!("c").entered();
-        drop(b); // It was not begun, so no slice has to end for it.
+        drop(b); // The slice of b was never begun, so no other slice has to end and begin again.
         info!("b left");
         let d = info_span!("d").entered();
         drop(on2);
-        drop(a); // c and d end with it, and don't begin again while tracing is off.
+        drop(a); // The slices of c and d end with a's slice, and don't begin again while tracing is off.
         let _on = on();
         drop(d);
         drop(c);
@@ -277,7 +277,7 @@ fn clones_close_once_and_links_are_ignored() {
         drop(other);
         let clones: Vec<_> = (0..3).map(|_| span.clone()).collect();
         drop(span);
-        // The slot still belongs to the span, whatever is created meanwhile.
+        // The span's slot is not given to another span as long as a clone of the span exists.
         let others: Vec<_> = (0..40).map(|n| info_span!("others", n)).collect();
         clones[1].in_scope(|| child.in_scope(|| ()));
         let thread = std::thread::spawn(move || clones.into_iter().for_each(|span| span.in_scope(|| ())));
@@ -333,7 +333,7 @@ fn a_thread_may_trace_until_its_very_end() {
         fn drop(&mut self) {
             info!("thread ends");
             if common::role() == Role::Alone {
-                info_span!("in a destructor", n = 1).in_scope(|| ()); // A registry panics here.
+                info_span!("in a destructor", n = 1).in_scope(|| ()); // A `Registry` panics at a thread's end.
             }
             drop(self.0.take());
             info!("thread ended");
@@ -347,7 +347,7 @@ fn a_thread_may_trace_until_its_very_end() {
         install!();
         let deep = || (0..40).map(|_| info_span!("deep").entered()).collect::<Vec<_>>();
         let thread = std::thread::spawn(move || {
-            // Before and after the subscriber's own first use of thread-local memory.
+            // `FIRST` is set before the subscriber first uses thread-local memory, and `SECOND` after that.
             if common::role() == Role::Alone {
                 FIRST.with(|it| it.borrow_mut().0 = Some(info_span!("first", n = 1).entered()));
             }
@@ -374,7 +374,7 @@ fn a_thread_may_trace_until_its_very_end() {
 fn a_process_may_end_within_spans_and_its_exit_handlers_may_trace() {
     extern "C" fn at_exit() {
         if common::role() == Role::Alone {
-            info_span!("at exit", n = 1).in_scope(|| ()); // A registry panics here.
+            info_span!("at exit", n = 1).in_scope(|| ()); // A `Registry` panics in exit handlers.
         }
         info!("last words");
     }
@@ -422,7 +422,7 @@ fn subscribers_on_one_thread_share_its_slices() {
         drop(a);
         drop(b);
         drop(c);
-        // Two layers of one stack are notified of everything one after the other.
+        // Each span and event is passed to both layers of a stack, one after the other.
         let stack = tracing_subscriber::registry()
             .with(AtraceLayer::default())
             .with(AtraceLayer::default().without_fields());
@@ -461,9 +461,10 @@ fn misuse_of_ids_harms_nobody() {
         install!();
         let dispatch = tracing::dispatcher::get_default(Clone::clone);
         if common::role() == Role::Alone {
-            // A registry panics at these ids.
+            // A `Registry` would panic if it got these ids.
             let stale = info_span!("stale", n = 1).id().unwrap();
-            // A smaller number may be the id of a callsite, whose place in the table depends on its address.
+            // A smaller number may be a valid id: the number of a callsite is the id of its spans without stored data.
+            // That number depends on the callsite's address.
             let [all_bits, in_registry, no_callsite] =
                 [u64::MAX, 1 << 40, 1 << 31].map(tracing::Id::from_u64);
             for id in [stale, all_bits, in_registry, no_callsite] {
@@ -477,7 +478,7 @@ fn misuse_of_ids_harms_nobody() {
         }
         let span = info_span!("span", n = 1);
         let id = span.id().unwrap();
-        dispatch.exit(&id); // It was never entered.
+        dispatch.exit(&id); // The thread never entered the span.
         std::thread::scope(|scope| {
             span.in_scope(|| scope.spawn(|| dispatch.exit(&id)).join().unwrap());
         });
@@ -514,9 +515,10 @@ fn spans_left_in_the_order_of_their_entry_cost_a_few_messages_each() {
         install!();
         let enter = |n| info_span!("span", n).entered();
         let last: Vec<_> = (0..SPANS).map(enter).collect();
-        drop(last); // In the order of their entry.
+        drop(last); // Leaves the spans in the order of their entry.
         info!("all left");
-        // From the middle, with further spans that are entered and left meanwhile.
+        // Exits the middle one of the entered spans, then enters and exits another span, and repeats that until no span
+        // is entered.
         let mut inside: Vec<_> = (0..SPANS).map(enter).collect();
         while !inside.is_empty() {
             drop(inside.remove(inside.len() / 2));
@@ -530,7 +532,8 @@ fn spans_left_in_the_order_of_their_entry_cost_a_few_messages_each() {
         let messages = place.messages();
         balanced(&messages);
         eprintln!("{} messages of {SPANS} spans twice, and {SPANS} in between", messages.len());
-        // Each slice begins once, begins again at most 8 times for others, and once for each pending end.
+        // Each slice begins once, and begins again at most 8 times because an earlier span is left. Each pending end
+        // causes at most one further begin.
         assert!(messages.len() < 3 * SPANS * 20, "{}", messages.len());
         for text in ["I|all left", "I|all left again"] {
             let at = messages.iter().position(|message| message.text == text).unwrap();
@@ -559,7 +562,8 @@ fn spans_left_in_the_order_of_their_entry_end_when_as_many_wait_as_begin_again()
         for left in 0..SPANS {
             let younger = SPANS - left - 1;
             waiting += 1;
-            // The ends of the first slices are not pending.
+            // The ends of the first 8 slices are written at once. Later ends are pending until there are at least as
+            // many of them as there are younger slices.
             if left < 8 || waiting >= younger {
                 expected.extend((0..waiting + younger).map(|_| "E".to_owned()));
                 expected.extend((left + 1..SPANS).map(span));
@@ -608,7 +612,7 @@ fn spans_are_known_by_their_subscriber_too_and_the_one_entered_last_is_left() {
         assert_eq!((current(&one), current(&two)), (None, other.id()));
         drop(inside_other);
         assert_eq!((current(&one), current(&two)), (None, None));
-        // If a span is entered twice, its last entry is left first.
+        // If a thread has entered a span twice, the first exit belongs to the last entry.
         tracing::dispatcher::with_default(&one, || {
             let [b, x, y] = [info_span!("b"), info_span!("x"), info_span!("y")];
             let id = b.id().unwrap();
@@ -642,7 +646,7 @@ fn deep_then_less_deep_then_deeper_again() {
         pop(&mut inside, 20);
         inside.extend((300..350).map(deep));
         assert_eq!(Span::current().id(), inside.last().unwrap().id());
-        drop(inside.remove(60)); // Nine spans are younger.
+        drop(inside.remove(60)); // Nine spans were entered after this one.
         pop(&mut inside, 0);
     });
     in_each_role(&name, |_, texts| {
@@ -668,7 +672,8 @@ fn slices_deep_down_end_with_their_thread_and_are_left_after_it() {
     let name = case!({
         install!();
         let work = || {
-            // Dropped after the thread-local values that are used later: the list of deep spans is gone by then.
+            // `INSIDE` is dropped after the thread-local values that are first used later. So the subscriber's list of
+            // deep spans no longer exists when the spans in `INSIDE` are left.
             INSIDE.with_borrow_mut(|inside| inside.push(info_span!("first").entered()));
             for n in 1..50 {
                 let span = info_span!("deep", n).entered();
@@ -690,7 +695,8 @@ fn a_slice_whose_end_waits_ends_with_the_one_above_it() {
     let name = case!({
         install!();
         let mut inside: Vec<_> = (0..12).map(|n| Some(info_span!("span", n).entered())).collect();
-        // The two youngest begin again as often as is allowed. 1 does not.
+        // The slices of the spans 10 and 11 begin again 8 times, which is the limit. The slice of the span 1 does not
+        // begin again.
         inside[2..10].iter_mut().for_each(|span| drop(span.take()));
         drop(inside[0].take());
         info!("0 waits");
@@ -714,7 +720,7 @@ fn a_slice_whose_end_goes_on_waiting_ends_with_the_one_above_it() {
     let name = case!({
         install!();
         let mut inside: Vec<_> = (0..13).map(|n| Some(info_span!("span", n).entered())).collect();
-        // The youngest begins again as often as is allowed.
+        // The slice of the youngest span, 12, begins again 8 times, which is the limit.
         inside[4..12].iter_mut().for_each(|span| drop(span.take()));
         let above = info_span!("above").entered();
         drop(inside[3].take());

@@ -24,7 +24,7 @@ impl Chance {
     }
 }
 
-/// The number of times that one run of a test switches tracing on and off, at least.
+/// The minimum number of times that one run of a test switches tracing on and off.
 const SWITCHES: usize = 100;
 /// The minimum number of slices that one run of a test writes.
 const SLICES: usize = 3000;
@@ -58,7 +58,7 @@ fn at_random(chance: &mut Chance, thread: usize, open: &mut Vec<tracing::span::E
     }
 }
 
-/// Switches tracing at random until enough was switched and written.
+/// Switches tracing on and off at random times, at least `SWITCHES` times and until `SLICES` slices were written.
 fn switch_at_random(over: &AtomicBool) {
     let mut chance = Chance(7);
     let mut switches = 0;

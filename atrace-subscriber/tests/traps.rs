@@ -53,7 +53,7 @@ const STATES: &[State] = &[
 ];
 
 fn trapped(event: fn(), times: u32) {
-    // SAFETY: functions of these types, in the library that was loaded first.
+    // SAFETY: both functions have these types, and are in the library that was loaded first.
     let (arm, disarm) = unsafe {
         let arm = libc::dlsym(libc::RTLD_DEFAULT, c"traps_arm".as_ptr());
         let disarm = libc::dlsym(libc::RTLD_DEFAULT, c"traps_disarm".as_ptr());
@@ -102,7 +102,7 @@ fn spans_and_events_reach_no_allocator_and_no_lock() {
         drop(recording);
     });
     for recorded in [false, true] {
-        // A recording contains events that are off for ATrace.
+        // A recording by Perfetto contains the events even if tracing by ATrace is off.
         let place = if recorded { Place::file() } else { Place::file().on() };
         let built = place.path("traps.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../atrace/tests/traps/traps.c");

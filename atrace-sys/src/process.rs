@@ -131,7 +131,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "no /proc")]
     #[cfg(target_os = "linux")]
     fn a_process_has_started_before_its_child() {
-        /// Returns the time since the system's start in the unit of `start_time`.
+        /// Returns the time since the system's start in hundredths of a second, the unit of `start_time`.
         fn uptime() -> u64 {
             let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
             let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
@@ -144,7 +144,7 @@ mod tests {
         assert!(child >= 0);
         if child == 0 {
             let started = start_time();
-            // Both clocks are rounded.
+            // `start_time` and `uptime` are rounded, so their values may differ by 2.
             let is_right = started >= own && started + 2 >= before && started <= uptime() + 2;
             // SAFETY: no preconditions; ends the child.
             unsafe { libc::_exit(i32::from(!is_right)) };

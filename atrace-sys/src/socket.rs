@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(peer(one.as_raw_fd()), Some(own));
     }
 
-    /// Tests that a wait for the peer goes on however often signals interrupt it.
+    /// Tests that signals do not end a wait for the peer, no matter how many of them interrupt the wait.
     #[test]
     #[cfg_attr(miri, ignore = "sends signals")]
     fn signals_do_not_end_a_connection_whose_peer_reads_late() {
@@ -457,7 +457,8 @@ mod tests {
         let start = std::time::Instant::now();
         let sender = std::thread::spawn(move || Socket::new(ours.into()).send(&vec![0; SIZE], None));
         for number in 1..=300 {
-            // The sender waits for five seconds. On a busy machine, this many signals take longer.
+            // The sender waits for the peer for five seconds only. On a busy machine, sending 300 signals takes longer,
+            // so fewer are sent.
             if start.elapsed() > Duration::from_secs(3) {
                 break;
             }
@@ -472,8 +473,8 @@ mod tests {
         assert_eq!((sender.join().unwrap(), received.len()), (true, SIZE));
     }
 
-    /// Tests a peer that reads so slowly that `poll` does not report room in time: it reports room once three quarters
-    /// of the queue are free.
+    /// Tests a peer that reads so slowly that `poll` does not report room in time. `poll` reports room in a socket's
+    /// queue only after three quarters of the queue are free.
     #[test]
     #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_peer_that_reads_slowly_is_waited_for() {
@@ -495,22 +496,24 @@ mod tests {
         });
     }
 
-    /// Tests a service whose queue is full, because many processes connect at once. A connection waits for a second, in
-    /// which a busy machine may not come to accept others; then it is tried again.
+    /// Tests a service whose queue is full, because many processes connect at once. A process waits one second for its
+    /// connection. On a busy machine, the service may not accept the earlier connections in this second. Then the test
+    /// is repeated, up to 20 times in all.
     #[test]
     #[cfg_attr(miri, ignore = "no sockets")]
     fn a_full_queue_is_not_the_lack_of_a_service() {
         assert!((0..20).any(has_connected_to_a_full_queue), "never emptied in time");
     }
 
-    /// Returns false if the queue was not emptied in time.
+    /// Tests a connection to a service whose queue is full at first. Returns false if the queue was not emptied within
+    /// a second.
     fn has_connected_to_a_full_queue(attempt: u32) -> bool {
         let name = format!("@atrace-queue-{}-{attempt}", std::process::id());
         let (address, len) = address(OsStr::new(&name)).unwrap();
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
         let socket = |kind| Descriptor::new(c::socket(libc::AF_UNIX, kind).unwrap());
         let listener = socket(kind);
-        // SAFETY: an open socket, and an address of that length.
+        // SAFETY: `listener` is an open socket, and `address` has the length `len`.
         unsafe {
             assert_eq!(libc::bind(listener.as_raw_fd(), (&raw const address).cast(), len as u32), 0);
             assert_eq!(libc::listen(listener.as_raw_fd(), 0), 0);
@@ -528,7 +531,7 @@ mod tests {
         std::thread::scope(|scope| {
             let connected = scope.spawn(|| Socket::connect(OsStr::new(&name), Trust::Any).map(drop));
             std::thread::sleep(Duration::from_millis(20));
-            // SAFETY: an open socket. No address is asked for.
+            // SAFETY: `listener` is an open socket. The null pointers mean that the peer's address is not needed.
             let accept =
                 || unsafe { libc::accept(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut()) };
             let accepted: Vec<_> = waiting.iter().map(|_| Descriptor::new(accept() as isize)).collect();

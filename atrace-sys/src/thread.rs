@@ -264,7 +264,8 @@ mod tests {
             assert_eq!(name(), "a name that has");
             note_name();
             assert_eq!(name(), "a name that has a length of forty bytes.");
-            // The program gives the thread another name of the kernel's maximum length, or a shorter one.
+            // The program gives the thread another name: first a name of the kernel's maximum length, then a shorter
+            // name.
             for other in [c"a name that was", c"a name"] {
                 // SAFETY: the text ends with a NUL.
                 unsafe { libc::prctl(libc::PR_SET_NAME, other.as_ptr()) };

@@ -71,7 +71,8 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "no such clocks")]
     fn processor_time_passes_while_working() {
-        // In this order, so that the process has worked at least as long as the thread in the end.
+        // The process's time is read before the thread's time, so that at the end the process has used at least as much
+        // processor time as the thread.
         let (process, thread) = (process_time().unwrap(), thread_time().unwrap());
         while thread_time().unwrap() < thread + 1_000_000 {}
         assert!(process_time().unwrap() >= process + 1_000_000);
@@ -79,7 +80,7 @@ mod tests {
         let other = std::thread::spawn(move || (time_of_thread(number), crate::thread::number().unwrap()));
         let (of_this, ended) = other.join().unwrap();
         assert!(of_this.unwrap() >= thread + 1_000_000);
-        // `join` returns a moment before the kernel forgets the thread.
+        // For a moment after `join` has returned, the kernel may still know the thread.
         let start = std::time::Instant::now();
         while time_of_thread(ended).is_some() {
             assert!(start.elapsed() < std::time::Duration::from_secs(60));

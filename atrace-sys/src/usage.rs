@@ -141,9 +141,9 @@ mod tests {
 
     #[test]
     fn a_counter_sees_the_programs_that_are_started() {
-        // Page faults, which every kernel counts by itself.
+        // The arguments select page faults, which every kernel counts itself, without a counter of the processor.
         let Ok(counter) = Instructions::open(1, 2) else {
-            // Not `eprintln!`, whose output libtest hides.
+            // `eprintln!` is not used, because libtest hides its output.
             let _ = std::io::Write::write_all(
                 &mut std::io::stderr(),
                 b"skipped: this user may not count events\n",

@@ -1,16 +1,17 @@
-//! Tests that the committed bindings are those that bindgen makes from the header. Runs only with the feature
-//! `bindgen`.
+//! Tests that the committed bindings are equal to the bindings that bindgen generates from the header. Runs only with
+//! the feature `bindgen`.
 #![cfg(feature = "bindgen")]
 
 use std::io::Write as _;
 
-/// The variable which, if it is 1, makes the test write the committed file instead of comparing it.
+/// The name of an environment variable. If its value is 1, the test writes the committed file instead of comparing the
+/// file.
 const UPDATE: &str = "ATRACE_SYS_UPDATE_BINDINGS";
 
 #[test]
 fn committed_bindings_are_fresh() {
     if env!("ATRACE_SYS_FOREIGN_HEADER") == "1" {
-        // Not `eprintln!`, which libtest hides.
+        // `eprintln!` is not used, because libtest hides its output.
         let _ = writeln!(
             std::io::stderr(),
             "skipped: ATRACE_SYS_INCLUDE_DIR names another header, whose bindings are not committed"

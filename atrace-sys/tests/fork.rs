@@ -1,8 +1,8 @@
 //! Tests the data that a forked child inherits from its parent.
 //!
-//! This is a test program of its own, with one test: a bare `clone` copies the locks of the C
-//! library in their present state, so no other thread may be forking or allocating meanwhile. In glibc, for example,
-//! a thread that forks holds `atfork_lock`, for which the child would wait forever.
+//! This test program contains only this test. A bare `clone` copies the locks of the C library in their present state,
+//! so no other thread may fork or allocate at that time. In glibc, for example, a thread that forks holds
+//! `atfork_lock`, and a child that has a copy of the held lock would wait for it forever.
 #![cfg(not(no_tracing))]
 #![allow(unsafe_code, reason = "forks as C does it")]
 
@@ -18,12 +18,13 @@ fn fork() -> libc::pid_t {
 
 /// Forks the process by a bare `clone`, which libc does not notice.
 fn bare_clone() -> libc::pid_t {
-    // SAFETY: no flags but the signal at the end; and as above.
+    // SAFETY: the only flag is the signal at the child's end. The child ends without returning from `in_child`.
     let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     libc::pid_t::try_from(child).unwrap()
 }
 
-/// Forks the process by `how`. Returns whether `body` returned true in the child.
+/// Forks the process with the function `how`, and calls `body` in the child. Returns whether `body` returned true in
+/// the child.
 fn in_child(how: fn() -> libc::pid_t, body: impl FnOnce() -> bool) -> bool {
     let child = how();
     assert!(child >= 0);
@@ -40,7 +41,8 @@ fn in_child(how: fn() -> libc::pid_t, body: impl FnOnce() -> bool) -> bool {
 
 #[test]
 fn nothing_of_the_parents_is_a_childs() {
-    // This case comes first: it needs a process that has not yet created the page that the kernel wipes in children.
+    // This function is called first, because it needs a process that has not yet created the page that the kernel wipes
+    // in children.
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     a_child_has_a_value_of_its_own_where_the_kernel_only_says_that_it_wipes();
     a_child_has_a_value_of_its_own_even_if_the_parents_is_locked(&[fork, bare_clone]);
@@ -60,7 +62,7 @@ fn a_child_has_a_value_of_its_own_where_the_kernel_only_says_that_it_wipes() {
             op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
         ];
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: a live program of that length.
+        // SAFETY: `program` points to the live filter and has its length.
         unsafe {
             assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
             assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
@@ -88,7 +90,8 @@ fn a_child_has_a_value_of_its_own_even_if_the_parents_is_locked(ways: &[fn() -> 
     assert!(std::ptr::eq(PLACE.get().unwrap(), parents) && generation() == by);
 }
 
-/// Tests a child that is forked while its parent is doing the work of a [`Turn`].
+/// Tests a child that is forked while its parent does the work of a [`Turn`] (which runs work on one thread at a time).
+/// The child can do such work itself.
 fn a_child_takes_the_turn_of_its_parent() {
     static TURN: Turn = Turn::new();
     let mut times = 0;

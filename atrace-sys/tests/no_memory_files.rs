@@ -1,5 +1,5 @@
-//! Tests the replacement of memory files on a kernel without `memfd_create`: a seccomp filter answers this call as a
-//! kernel before 3.17 does. This is a test program of its own, because a process can't remove a filter.
+//! Tests the files that replace memory files on a kernel without `memfd_create`: a seccomp filter answers this call as
+//! a kernel before 3.17 does. This test program contains only this test, because a process can't remove a filter.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "the filter is installed as a C program would")]
@@ -20,7 +20,7 @@ fn without_memory_files() {
         op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: a live program of that length.
+    // SAFETY: `program` points to the live filter and has its length.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
@@ -39,7 +39,7 @@ fn a_file_without_a_name_takes_their_place() {
     let file = File::from(OwnedFd::from(sealed_file(c"atrace-test-memory", SIZE).unwrap()));
     let data = file.metadata().unwrap();
     assert_eq!((data.len(), data.nlink(), data.mode() & 0o777), (SIZE as u64, 0, 0o600));
-    // The memory is there already, so a store can't fail for lack of it.
+    // The file's memory is already allocated, so a write to a mapping of the file can't fail for lack of memory.
     assert!(data.blocks() * 512 >= SIZE as u64, "{}", data.blocks());
     assert_eq!((sealed_size(file.as_raw_fd()).unwrap(), fixed_size(file.as_raw_fd()).unwrap()), (SIZE, SIZE));
     let (one, other) =

@@ -1,8 +1,9 @@
 //! Tests system properties on a host, with real files, threads and processes.
 //!
-//! A test that needs a second process runs this program again, as [`helper`], with a role in the environment.
-//! [`Properties::open`] keeps one store per process, so only helpers call it. No test checks that
-//! `ATRACE_PROPERTIES` is ignored under `AT_SECURE`, because that would take a set-user-id program.
+//! A test that needs a second process runs this program again, with only [`helper`] selected. An environment variable
+//! names the role, that is, the work that `helper` does. [`Properties::open`] opens only one store per process, but the
+//! tests use a different store each. So only helper processes call it. No test checks that `ATRACE_PROPERTIES` is
+//! ignored under `AT_SECURE`, because such a test would need a set-user-id program.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "signals, forks and how often a thread slept, as C does it")]
 
@@ -46,7 +47,7 @@ impl Place {
         error.kind()
     }
 
-    /// Checks that the directory has only the store, and no temporary file.
+    /// Checks that the directory contains only the store's file, and no temporary file.
     fn assert_tidy(&self) {
         let names: Vec<_> =
             fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -58,7 +59,7 @@ fn text(properties: &Properties, key: &str) -> Option<String> {
     properties.get(key).unwrap().map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Returns the command that runs a role of [`helper`] in another process.
+/// Returns the command that runs [`helper`] with this role in another process.
 fn start(role: &str, store: Option<&Path>) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "helper", "--nocapture", "--test-threads=1"]).env(ROLE, role);
@@ -67,7 +68,7 @@ fn start(role: &str, store: Option<&Path>) -> Command {
     command
 }
 
-/// Waits until the helper has printed `word`, and returns the rest of that line.
+/// Waits until the helper process has printed `word`, and returns the rest of the line after `word`.
 ///
 /// The word may be in the middle of a line, because the test harness does not end its own line before the helper
 /// prints.
@@ -82,14 +83,14 @@ fn expect(child: &mut Child, word: &str) -> String {
 }
 
 fn finish(mut child: Child) {
-    // Drains what is left, so that the helper can't block on it.
+    // Reads the rest of the helper's output, so that the helper does not block on a full pipe.
     let _ = std::io::copy(child.stdout.as_mut().unwrap(), &mut std::io::sink());
     assert!(child.wait().unwrap().success());
 }
 
 /// Returns how many times this thread has gone to sleep.
 fn sleeps() -> libc::c_long {
-    // SAFETY: numbers, for which zero is a value.
+    // SAFETY: `rusage` consists of numbers, and zero is a valid value of each.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a live rusage.
     assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
@@ -178,7 +179,7 @@ fn helper() {
         ["fork"] => {
             let mut transaction = own().transaction(PATIENCE).unwrap();
             transaction.set("a", "parent's").unwrap();
-            // SAFETY: the child does what is below and ends.
+            // SAFETY: the child runs only the block below, and ends.
             let child = unsafe { libc::fork() };
             assert!(child >= 0);
             if child == 0 {
@@ -317,7 +318,7 @@ fn waiting_ends_with_a_change_in_another_process() {
         let woken = || {
             let mut child = start(role, Some(&place.path())).spawn().unwrap();
             expect(&mut child, "READY:");
-            std::thread::sleep(Duration::from_millis(50)); // Most likely asleep by now; correct either way.
+            std::thread::sleep(Duration::from_millis(50)); // The helper probably sleeps by now, but need not.
             let set = Instant::now();
             properties.set("a", "after").unwrap();
             assert_eq!(expect(&mut child, "WOKEN:"), "after");
@@ -326,7 +327,8 @@ fn waiting_ends_with_a_change_in_another_process() {
             finish(child);
             delay
         };
-        // Without a wake, the child notices the change after ten seconds. Some attempts may fail on a busy machine.
+        // If the writer does not wake the child, the child notices the change only after ten seconds. On a busy machine
+        // some attempts may fail, so there are ten.
         assert!(
             (0..10).any(|_| woken() < Duration::from_secs(5)),
             "woken by its own looking around, not by the writer"
@@ -504,7 +506,7 @@ fn damage_while_open_is_an_error_and_no_more() {
     assert_eq!(text(&properties, "b").as_deref(), Some("2"), "what can still be found is");
 }
 
-/// A small generator of random numbers that are the same in each run, so that a failure can be repeated.
+/// A small generator of pseudorandom numbers. The numbers are the same in each run, so that a failure can be repeated.
 struct Random(u64);
 
 impl Random {
@@ -685,7 +687,7 @@ impl Endless {
     /// Stops the helper (`SIGSTOP`) at any point of its work.
     fn stop(&self) {
         let (id, mut status) = (libc::pid_t::try_from(self.0.id()).unwrap(), 0);
-        // SAFETY: a child of ours that was not waited for.
+        // SAFETY: `id` is a child of this process that was not waited for.
         assert_eq!(unsafe { libc::kill(id, libc::SIGSTOP) }, 0);
         // SAFETY: `status` is writable.
         assert_eq!(unsafe { libc::waitpid(id, &mut status, libc::WUNTRACED) }, id);
@@ -711,7 +713,7 @@ fn nobody_waits_for_who_makes_a_store() {
         assert_eq!(expect(&mut child, "VALUE:"), "Ok(())", "round {round}");
         finish(child);
         drop(maker);
-        // A killed process leaves no temporary file, either.
+        // A process that is killed while it creates a store leaves no temporary file.
         place.assert_tidy();
     }
 }
@@ -720,7 +722,7 @@ fn nobody_waits_for_who_makes_a_store() {
 fn trying_to_open_never_sleeps() {
     let Some(user) = UserStore::new(5) else { return };
     let place = Place::new();
-    // The directory is in the state in which it is while root creates it.
+    // The directory belongs to root, as in the moment between its creation by root and its transfer to the user.
     fs::create_dir(user.directory()).unwrap();
     fs::set_permissions(user.directory(), Permissions::from_mode(0o700)).unwrap();
     let mut child = user.start(&place, "try").spawn().unwrap();
@@ -809,7 +811,8 @@ fn a_writer_killed_at_any_point_leaves_whole_values() {
         writer.kill().unwrap();
         assert_eq!(writer.wait().unwrap().signal(), Some(libc::SIGKILL));
         look();
-        // The lock was released with the end of the writer, and a further change still changes both serials.
+        // The kernel released the lock when the writer was killed. A further change still changes the area serial and
+        // the property's serial.
         let before = properties.area_serial();
         let serial = properties.find("key.0").map(|property| property.serial());
         properties.set("key.0", "z".repeat(VALUE_MAX)).unwrap();
@@ -823,12 +826,12 @@ fn a_writer_killed_at_any_point_leaves_whole_values() {
 struct UserStore(u32);
 
 impl UserStore {
-    /// Chooses a user id that no process and no file has. Returns `None` without root's rights.
+    /// Chooses a user id that no process and no file has. Returns `None` if this process does not have root's rights.
     fn new(offset: u32) -> Option<Self> {
         let uid = 1_900_000_000 + offset * 10_000_000 + std::process::id();
         let probe = tempfile::NamedTempFile::new().unwrap();
         if chown(probe.path(), Some(uid), None).is_err() {
-            // Not `eprintln!`, which libtest hides.
+            // `eprintln!` is not used, because libtest hides its output.
             let _ = writeln!(std::io::stderr(), "skipped: only root can give files to others");
             return None;
         }
@@ -847,8 +850,8 @@ impl UserStore {
     fn start(&self, place: &Place, role: &str) -> Command {
         let program = place.0.path().join("program");
         if !program.exists() {
-            // Another process makes the copy: otherwise a child that is forked meanwhile would have the program open
-            // for writing, and the program could not be executed.
+            // The command `cp` makes the copy. If this process copied the program, a child that another thread forks at
+            // that time would have the program open for writing, and the program could not be executed.
             let copied =
                 Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap();
             assert!(copied.success());
@@ -892,7 +895,7 @@ fn root_opens_the_store_of_another_user() {
     let names: Vec<_> = fs::read_dir(user.directory()).unwrap().collect();
     assert_eq!(names.len(), 1);
 
-    // Root can also open the store by its path: the file may belong to the owner of its directory.
+    // Root can also open the store by its path, because the file of a store may belong to the owner of its directory.
     assert_eq!(text(&Properties::open_path(&user.path()).unwrap(), "from.user").as_deref(), Some("hi"));
 }
 
@@ -909,7 +912,7 @@ fn a_user_makes_their_own_store_and_root_joins() {
     assert_eq!(expect(&mut child, "VALUE:"), "1");
     finish(child);
 
-    // An open process notices that its store is gone with its directory.
+    // A process that has the store open notices that the store was deleted together with its directory.
     fs::remove_dir_all(user.directory()).unwrap();
     assert_eq!(properties.set("a", "2").unwrap_err().kind(), ErrorKind::Replaced);
 }
@@ -926,7 +929,8 @@ fn a_users_directory_must_be_theirs_and_closed() {
     fs::set_permissions(user.directory(), Permissions::from_mode(0o755)).unwrap();
     assert_eq!(refusal(), ErrorKind::Foreign, "open to others");
 
-    // The directory belongs to root, as if root had been killed between creating it and giving it away.
+    // The directory belongs to root, as if root's process had been killed after it had created the directory and before
+    // it had given the directory to the user.
     fs::set_permissions(user.directory(), Permissions::from_mode(0o700)).unwrap();
     chown(user.directory(), Some(0), None).unwrap();
     Properties::open_uid(user.0).unwrap();

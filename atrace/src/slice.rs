@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(marked.end(), Some(SliceEnd::ByAtrace));
         let packed = SliceOrigin::now(Written::ByPerfetto { begun: 0 }, tag | AtraceTag::NotReady).unwrap();
         assert_eq!(packed.end(), Some(SliceEnd::ByPerfetto { tags: tag.bits() }));
-        // A child has another generation.
+        // A forked child has another generation number, so a slice of its parent has no end in the child.
         let other = 1 << TAGS.trailing_ones();
         assert_eq!(SliceOrigin(packed.0.checked_add(other).unwrap()).end(), None);
         assert_eq!(SliceOrigin(marked.0.checked_add(1).unwrap()).end(), None);

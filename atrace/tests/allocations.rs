@@ -23,17 +23,17 @@ mod counting {
 
     // SAFETY: every call is passed on to the system's allocator.
     unsafe impl GlobalAlloc for Counting {
-        // SAFETY: as above.
+        // SAFETY: the call is passed on to the system's allocator.
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             count();
-            // SAFETY: the caller's promises are passed on.
+            // SAFETY: the caller has promised what the system's allocator requires.
             unsafe { System.alloc(layout) }
         }
 
-        // SAFETY: as above.
+        // SAFETY: the call is passed on to the system's allocator.
         unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
             count();
-            // SAFETY: the caller's promises are passed on.
+            // SAFETY: the caller has promised what the system's allocator requires.
             unsafe { System.dealloc(place, layout) }
         }
     }
@@ -74,7 +74,7 @@ fn no_event_allocates() {
         for flags in ["0", "0x400", "0x402", "not a number", "0"] {
             store.set("debug.atrace.tags.enableflags", flags).unwrap();
             let before = counting::COUNT.get();
-            // The first event finds the flags changed.
+            // The flags have changed, so the first event reads the properties.
             events(0);
             atrace_update_tags();
             for round in 1..50 {

@@ -1,7 +1,7 @@
-//! Tests how the libraries of each Android version handle events. Small stand-ins take the place of these
-//! libraries.
+//! Tests events that are written through libcutils or libandroid, for each Android version. Small stand-ins replace
+//! these libraries.
 //!
-//! As on Android, the libraries get the API level from the property `ro.build.version.sdk`.
+//! As on Android, the property `ro.build.version.sdk` contains the API level.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -76,7 +76,7 @@ mod cases {
     }
 
     /// Tests both signatures of `atrace_async_for_track_end_body`, which takes a name in Android 13 and no name in
-    /// later versions. Only the API level shows which signature is right.
+    /// later versions. Only the API level shows which signature the library has.
     #[test]
     fn an_end_on_a_track_is_the_same_in_every_libcutils() {
         let name = case!({ every_kind() });
@@ -103,8 +103,9 @@ mod cases {
         }
     }
 
-    /// Tests an API level that is lower than the API level of the version in which the function was added. So the
-    /// function's parameters are unknown, and it is not called.
+    /// Tests a library that has the function `atrace_async_for_track_end_body` although the API level is lower than 33,
+    /// with which the function was added. The function's parameters are then unknown, so it is not called, and the
+    /// marker gets the event.
     #[test]
     fn an_end_on_a_track_of_unknown_form_is_written_in_its_place() {
         let name = case!({
@@ -116,8 +117,8 @@ mod cases {
         assert_eq!((calls, beside.as_str()), (vec![], "H|PID|row|7"));
     }
 
-    /// Tests that the API level of a VNDK library is the number in its directory's name, whatever the device's level
-    /// is.
+    /// Tests that the API level of a VNDK library (a system library for vendor programs) is the number in the name of
+    /// the library's directory, whatever the device's API level is.
     #[test]
     fn a_vendors_libcutils_has_a_level_of_its_own() {
         let name = case!({
@@ -147,8 +148,8 @@ mod cases {
         }
     }
 
-    /// Asks libandroid until its answer is settled (the same answer was given over some milliseconds), if nothing
-    /// changes meanwhile.
+    /// Asks libandroid several times over 24 ms, until its answer is settled: the library has given the same answer
+    /// twice, more than ten milliseconds apart.
     fn settle() {
         for _ in 0..2 {
             let _ = atrace_get_enabled_tags();
@@ -157,8 +158,9 @@ mod cases {
         let _ = atrace_get_enabled_tags();
     }
 
-    /// Tests that no thread caches old tags. In libcutils, which libandroid asks, the first thread that sees a new
-    /// serial stores it, and reads the properties only afterwards; meanwhile all other threads get the old tags.
+    /// Tests that no thread caches old tags. libandroid asks libcutils. In libcutils, the first thread that sees a new
+    /// serial stores this serial before it reads the properties. Until it has read them, all other threads get the old
+    /// tags.
     #[test]
     fn libandroid_is_asked_until_it_is_sure() {
         let name = case!({
@@ -176,7 +178,7 @@ mod cases {
                 drop(switched);
                 common::until("it says that it is off", || !atrace_is_tag_enabled(TAG));
             }
-            // Without events, the watch asks.
+            // Without events, the thread of the watch asks libandroid.
             settle();
             let told = std::sync::Arc::new(std::sync::Mutex::new(AtraceTag::empty()));
             let telling = std::sync::Arc::clone(&told);
@@ -201,12 +203,13 @@ mod cases {
         assert_eq!(ran.said("DONE").len(), 1);
     }
 
-    /// Sets the function that the stand-in for libcutils calls between reading the flags and storing its mask.
+    /// Sets the function (`call`) that the stand-in for libcutils calls between reading the flags and storing its mask.
+    /// `tags` is the value that `switch_once_more` stores as the stand-in's flags.
     #[allow(unsafe_code, reason = "C's dynamic linker is asked")]
     fn within_update(library: &Path, tags: u64, call: extern "C" fn()) {
         use std::os::unix::ffi::OsStrExt as _;
         let path = std::ffi::CString::new(library.as_os_str().as_bytes()).unwrap();
-        // SAFETY: the library is loaded already, and two of its variables have these types.
+        // SAFETY: the library is already loaded, and its two variables have these types.
         unsafe {
             let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
             assert!(!library.is_null());
@@ -223,13 +226,14 @@ mod cases {
         std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
     static NEW_TAGS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-    /// Switches the flags once more when libcutils reads them for the first time.
+    /// Is called when libcutils has read the flags but not yet stored its mask. The first call switches the flags once
+    /// more.
     #[allow(unsafe_code, reason = "a variable of C")]
     extern "C" fn switch_once_more() {
         use std::sync::atomic::Ordering;
         let read = STANDIN_TAGS.swap(std::ptr::null_mut(), Ordering::SeqCst);
         if !read.is_null() {
-            // SAFETY: the stand-in's variable, which it has read on this thread.
+            // SAFETY: `read` points to a variable of the stand-in, which the stand-in has already read on this thread.
             unsafe { read.write(NEW_TAGS.load(Ordering::SeqCst)) };
             common::control().enable(AtraceTag::Camera).unwrap().keep();
         }
@@ -290,7 +294,7 @@ mod cases {
             assert_eq!(atrace_get_enabled_tags(), AtraceTag::NotReady);
             atrace_set_tracing_enabled(true);
             std::fs::remove_file(&enabled).unwrap();
-            // Every change of the flags makes the library ask.
+            // After every change of the flags, `atrace` asks libandroid again.
             let _switched = common::control().enable("*").unwrap();
             atrace_instant(TAG, "off again");
             assert_eq!(sink().kind(), "Ndk");

@@ -1,4 +1,4 @@
-//! Tests a process that was initialized and has then given up the right to make system calls.
+//! Tests a process that calls `atrace_init` and then gives up the right to make most system calls, by a seccomp filter.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod common;
@@ -13,7 +13,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// The system calls that events and switches need, and those of this test itself.
+    /// The system calls that events and switches of tracing need, and the system calls that this test itself needs.
     const ALLOWED: [libc::c_long; 4] =
         [libc::SYS_write, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_exit_group];
 
@@ -27,14 +27,14 @@ mod cases {
         }
         filter.push(op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_PROCESS, 0, 0));
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: the filter is alive and has that length.
+        // SAFETY: `program` points to the live filter and has its length.
         unsafe {
             assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
             assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
         }
     }
 
-    /// Returns a word that a child shares with its parent.
+    /// Returns a word in memory that a process shares with the children that it forks later.
     fn shared() -> &'static AtomicU32 {
         let anonymous = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         // SAFETY: the mapping is new and is never unmapped. Zeros are a valid word.
@@ -115,14 +115,15 @@ mod cases {
         assert_eq!(place.messages(), expected(ran.said("CHILD")[0]));
     }
 
-    /// Tests an exit while the service has not answered. An event in a signal handler does not wait for the answer.
+    /// Tests an exit of a process that the service has not answered. The process's only event does not wait for the
+    /// answer, because it is in a signal handler.
     #[test]
     fn an_exit_without_an_answer_does_not_sleep() {
         extern "C" fn write(_: libc::c_int) {
             atrace_instant(TAG, "early");
         }
         let name = case!({
-            // SAFETY: the handler may be called at any time. `exit` runs the handlers that this test is about.
+            // SAFETY: the handler may be called at any time. `exit` runs the exit handlers, which this test is about.
             unsafe {
                 libc::signal(libc::SIGUSR1, write as *const () as libc::sighandler_t);
                 libc::raise(libc::SIGUSR1);
@@ -141,8 +142,9 @@ mod cases {
         assert!(ran.status.success() && ran.said("RAN").len() == 1, "{ran:?}");
     }
 
-    /// Tests that the thread for Perfetto has made its first attempt when the functions return that a program calls
-    /// before it confines itself. The status of a thread that has not tried is "connecting".
+    /// Tests that Perfetto's thread has made its first attempt to connect when `atrace_init` or `atrace_update_tags`
+    /// returns. A program calls these functions before it confines itself. The status is "connecting" until the first
+    /// attempt is over.
     #[test]
     fn the_first_attempt_is_over_before_a_program_confines_itself() {
         let name = case!({
@@ -168,8 +170,8 @@ mod cases {
         }
     }
 
-    /// Tests a marker that is a regular file. An event after a switch of tracing must then check the limit of the size
-    /// of files.
+    /// Tests a marker that is a regular file. With such a marker, an event after a switch of tracing must also read the
+    /// limit of the size of files (`prlimit64`).
     #[test]
     fn a_switch_looks_at_the_limit_of_a_file() {
         let name = case!({ is_followed(&[libc::SYS_prlimit64]) });

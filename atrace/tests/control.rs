@@ -1,5 +1,5 @@
-//! Tests switching through the properties: the properties that are set, the patterns that are listed, and the
-//! state that is left at the end.
+//! Tests switches of tracing by properties: which properties a switch sets, which patterns are listed, and which values
+//! remain after the switch is undone.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn this_process_is_switched_and_everything_is_put_back() {
             switched.to_string(),
             changes.map(|(key, after)| format!("{key}: \"\" -> {after:?}")).join("\n")
         );
-        // Another process finds the same values.
+        // The property store contains these values, so other processes read them, too.
         for (key, after) in changes {
             assert!(properties().contains(&(key.to_owned(), after.to_owned())));
         }
@@ -104,7 +104,7 @@ fn guards_may_overlap_in_any_order() {
             }
             drop(guards);
             assert!(!is_on());
-            // A 0 may be left where no value was. Every reader treats both the same.
+            // A property that had no value may have the value 0 afterwards. Every reader treats 0 like no value.
             let flags = |all: &[(String, String)]| {
                 all.iter().filter(|(_, value)| value != "0").cloned().collect::<Vec<_>>()
             };
@@ -124,12 +124,13 @@ fn tags_are_switched_without_touching_others() {
         assert_eq!(first.to_string(), "debug.atrace.tags.enableflags: \"\" -> \"0x600\"");
         let second = control().enable(video | audio).unwrap();
         drop(first);
-        // The guard that enabled it first has restored the mask. A mask can't record that two guards want a tag.
+        // `video` is off although `second` has enabled it, too: the drop of `first` has switched it off. A mask can't
+        // record that two guards have enabled a tag.
         assert_eq!(control().tags(), audio);
         drop(second);
         assert_eq!(control().tags(), AtraceTag::empty());
 
-        // Exactly the same text is restored.
+        // The end of a switch restores exactly the previous text of the flags.
         let properties = Properties::open().unwrap();
         for text in ["02002", "1026", " 0x402", "no number", ""] {
             properties.set("debug.atrace.tags.enableflags", text).unwrap();
@@ -148,7 +149,7 @@ fn tags_are_switched_without_touching_others() {
         properties.set("debug.atrace.tags.enableflags", "0x402").unwrap();
         let all = control().disable(AtraceTag::from_bits_retain(!0)).unwrap();
         assert_eq!(control().tags(), AtraceTag::empty());
-        // Other processes switch in the meantime.
+        // Other processes may enable a tag before the switch is undone.
         control().enable(audio).unwrap().keep();
         drop(all);
         assert_eq!(control().tags(), AtraceTag::from_bits_retain(0x402) | audio);
@@ -156,7 +157,8 @@ fn tags_are_switched_without_touching_others() {
     Place::file().run(&name);
 }
 
-/// Tests a pattern together with the number of its entries that belong to other callers.
+/// Tests switches of a pattern together with a number: the number of the pattern's entries in the list that belong to
+/// other callers.
 #[test]
 fn a_pattern_is_switched_beside_the_entries_of_others() {
     let name = case!({
@@ -234,7 +236,7 @@ fn bad_patterns_are_refused_and_change_nothing() {
 
         // The test must not fill Android's store.
         if cfg!(not(target_os = "android")) {
-            // Patterns until the store is full, then a clear error. All of it can still be undone.
+            // Adds patterns until the store is full: the error names the reason, and all switches can still be undone.
             let mut all = Vec::new();
             let error = loop {
                 match control().enable(&format!("p{}", all.len())) {
@@ -248,7 +250,7 @@ fn bad_patterns_are_refused_and_change_nothing() {
             drop(all);
             assert_eq!(patterns(), [""; 0]);
         }
-        // Invalid counts that other processes left.
+        // Tests invalid counts of patterns, as other processes may have stored them.
         let store = Properties::open().unwrap();
         for number in ["-3", "many", "99999999999999", "2147483647"] {
             store.set("debug.atrace.app_number", number).unwrap();
@@ -270,7 +272,7 @@ fn a_process_of_any_name_can_be_switched() {
         assert!(patterns()[0].len() <= 91);
         println!("PATTERN {}", patterns()[0]);
         atrace_instant(TAG, "on");
-        // A program with a similar name is not switched.
+        // The pattern does not match a program with a similar name.
         if !other.is_empty() {
             let pattern = std::ffi::CString::new(patterns()[0].as_str()).unwrap();
             assert!(!atrace_sys::process::matches(&pattern, &std::ffi::CString::new(other).unwrap()));
@@ -299,7 +301,7 @@ fn a_process_of_any_name_can_be_switched() {
         (&"é".repeat(200), "e"),
         (&"\u{1}".repeat(91), "\u{2}"),
     ] {
-        // libcutils looks only at the first line of a name.
+        // The names have no newline, because libcutils reads only the first line of a name.
         let ran = common::run(place.command(&name).arg0(argv0).env("OTHER", other));
         assert_eq!(ran.said("PATTERN").len(), 1, "{argv0}");
     }
@@ -343,8 +345,8 @@ fn another_process_switches_this_one() {
     assert!(common::end_of(child).status.success());
 }
 
-/// Returns a control for many processes that change the properties at the same time: on a busy machine one of
-/// them may wait for the lock for longer than usual.
+/// Returns a control that waits for the lock of the properties for up to 100 seconds. If many processes change the
+/// properties at the same time on a busy machine, a process may have to wait for longer than the usual limit.
 fn patient() -> Control {
     control().patience(Duration::from_secs(100))
 }
@@ -352,7 +354,8 @@ fn patient() -> Control {
 #[test]
 fn threads_that_switch_at_once_lose_nothing() {
     let name = case!({
-        // A thread that switches often may overtake one that waits. Android's property service is slow.
+        // On Android only two threads switch, because Android's property service is slow. A thread that waits for the
+        // lock may be overtaken many times by threads that switch often.
         let threads = if cfg!(target_os = "android") { 2 } else { 6 };
         let before = properties();
         std::thread::scope(|scope| {
@@ -390,7 +393,8 @@ fn at_once(place: &Place, case: &str, times: usize) {
     }
 }
 
-/// Returns the number of this process, as soon as all processes of the case may start.
+/// Returns the number that [`at_once`] has given to this process. First waits until [`at_once`] has started all
+/// processes of the case.
 fn number() -> usize {
     let go = std::path::PathBuf::from(std::env::var_os("GO").unwrap());
     common::until("all start", || go.exists());
@@ -438,8 +442,8 @@ fn processes_that_switch_themselves_leave_nothing_on() {
     assert!(switched.to_string().starts_with("debug.atrace.app_0: "), "{switched}");
 }
 
-/// Tests that the patterns of other processes stay listed exactly once, at whatever point the process that changes the
-/// list is killed.
+/// Tests that a process may be killed at any point of a change of the list of patterns: the patterns of other processes
+/// stay listed exactly once.
 #[test]
 #[cfg_attr(target_os = "android", ignore = "there is no lock between processes")]
 fn a_switch_that_is_killed_is_whole_or_mended_by_the_next() {
@@ -478,7 +482,7 @@ fn a_switch_that_is_killed_is_whole_or_mended_by_the_next() {
 /// Runs `body` in a forked child, whose exit status is 0 if `body` returns true.
 #[allow(unsafe_code)]
 fn in_child(body: impl FnOnce() -> bool) {
-    // SAFETY: the child calls `body` and ends. The test is alone in its process.
+    // SAFETY: the child only calls `body` and ends. The test case is the only test in its process.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -508,7 +512,7 @@ fn a_child_switches_nothing_of_its_parents() {
         });
         assert!(is_on());
         assert_eq!(properties(), before);
-        // The child undoes what it switched itself.
+        // The child can undo a switch that it has made itself.
         in_child(|| {
             drop(control().enable(AtraceTag::Video).unwrap());
             control().tags() == AtraceTag::Camera
@@ -539,7 +543,7 @@ fn a_control_takes_its_mapping_with_it() {
             drop(switched);
         }
         assert_eq!(mappings(), 0);
-        // A mapping stays as long as a switch is on.
+        // The store stays mapped until the switch is undone.
         let switched = Control::from(Properties::open_path(&path).unwrap()).enable("*").unwrap();
         assert_eq!(mappings(), 1);
         switched.restore().unwrap();
@@ -555,7 +559,7 @@ fn a_control_takes_its_mapping_with_it() {
 fn what_fails_halfway_is_put_back() {
     let name = case!({
         let store = Properties::open().unwrap();
-        // There is room for a pattern and the count of patterns, but not for the flags.
+        // Fills the store so that there is room for a pattern and for the count of patterns, but not for the flags.
         for number in 0..254 {
             store.set(&format!("other.{number}"), "x").unwrap();
         }
@@ -594,8 +598,8 @@ fn errno_is_kept() {
     Place::file().run(&name);
 }
 
-/// Tests a program with an empty name. libcutils reads a missing pattern as an empty pattern, which matches the empty
-/// name.
+/// Tests a program with an empty name. If the count includes a pattern whose property is not set, libcutils reads this
+/// pattern as empty. An empty pattern matches the empty name.
 #[test]
 fn a_program_without_a_name_is_meant_by_a_pattern_that_is_not_set() {
     let name = case!({
@@ -642,7 +646,7 @@ fn a_switch_waits_as_long_as_it_was_told_and_then_changes_nothing() {
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn sleeps() -> libc::c_long {
-    // SAFETY: zeros are valid for these numbers.
+    // SAFETY: `rusage` consists of numbers, and zero is a valid value of each.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a live rusage.
     assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
@@ -655,7 +659,7 @@ fn sleeps() -> libc::c_long {
 #[allow(unsafe_code)]
 fn the_first_event_never_sleeps() {
     let name = case!({
-        // SAFETY: no preconditions; the test is alone in its process.
+        // SAFETY: `setuid` has no preconditions. The test case is the only test in its process.
         assert_eq!(unsafe { libc::setuid(65534) }, 0);
         let before = sleeps();
         atrace_instant(TAG, "first");

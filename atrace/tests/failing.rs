@@ -1,4 +1,4 @@
-//! Tests Perfetto's backend where the system denies something, or the service does not answer.
+//! Tests Perfetto's backend if the system refuses something, or if the service does not answer.
 
 #![cfg(not(no_tracing))]
 
@@ -15,7 +15,8 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// Tests a process that may make only small files. A memory file that is larger would raise SIGXFSZ.
+    /// Tests a process with a small limit of the size of files (`RLIMIT_FSIZE`). A memory file that exceeds the limit
+    /// would raise SIGXFSZ.
     #[test]
     fn a_file_size_limit_refuses_a_recording_and_ends_no_program() {
         let name = case!({
@@ -30,7 +31,7 @@ mod cases {
         Place::file().run(&name);
     }
 
-    /// Tests that the memory of a recording that has failed is used again.
+    /// Tests that later recordings use the memory of a recording that has failed.
     #[test]
     fn failed_recordings_take_no_more_address_space() {
         fn size_kib() -> u64 {
@@ -52,7 +53,8 @@ mod cases {
         Place::file().run(&name);
     }
 
-    /// Tests a service that does not answer. Once the process has waited for it, its events make no system call.
+    /// Tests a service that does not answer. Once the process has waited for the answer, its events make no system
+    /// call.
     #[test]
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn a_silent_service_costs_no_system_call_at_each_event() {
@@ -67,7 +69,7 @@ mod cases {
             }
             (0..100).for_each(|_| atrace_instant(TAG, "lost"));
             let lost = perfetto::status().lost();
-            // SAFETY: no preconditions. An ordinary end would make such calls.
+            // SAFETY: no preconditions. A return from the test would make denied system calls.
             unsafe { libc::_exit((lost != 100).into()) };
         });
         let place = Place::file();
@@ -78,9 +80,9 @@ mod cases {
         assert!(ran.status.success(), "{ran:?}");
     }
 
-    /// Tests a program that uses the number of the connection's descriptor for a socket of its own. The thread of the
-    /// connection, which can't have descriptors of its own here, takes nothing from that socket, writes nothing to it,
-    /// and leaves it open.
+    /// Tests a program that puts its own socket at the number of the connection's descriptor. The connection's thread,
+    /// which can't get its own table of descriptors because `close_range` is denied, must not read from the socket,
+    /// write to it or close it.
     #[test]
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn a_reused_number_of_the_connection_is_left_alone() {
@@ -103,12 +105,12 @@ mod cases {
             let [number] = numbers[..] else { panic!("{all:?}") };
             assert!(number > 100, "{number}");
             let (mut ours, theirs) = UnixStream::pair().unwrap();
-            // SAFETY: both are open. Another thread of this process uses `number`, which is the test.
+            // SAFETY: both are open. The library also uses `number`, and must tolerate this change.
             assert_eq!(unsafe { libc::dup2(theirs.as_raw_fd(), number) }, number);
             ours.write_all(&[7; 100]).unwrap();
             (0..10).for_each(|_| atrace_instant(TAG, "written"));
             std::thread::sleep(Duration::from_secs(1));
-            // SAFETY: this process has opened the number.
+            // SAFETY: the `dup2` above has opened `number`, and no other owner closes it.
             let mut reused = unsafe { UnixStream::from_raw_fd(number) };
             let mut bytes = [0; 200];
             reused.set_nonblocking(true).unwrap();

@@ -16,14 +16,16 @@ mod cases {
     /// Calls `body` in a forked child, and returns the child's process id. Panics if the child fails.
     ///
     /// In general, a forked child of a program with threads may only call async-signal-safe functions. In these tests
-    /// the child calls other functions, too.
+    /// the child also calls other functions.
     fn in_fork(body: impl FnOnce()) -> i32 {
-        // SAFETY: see above. The child ends without returning from here.
+        // SAFETY: the child calls only functions that work in these tests (see the function's comment), and ends
+        // without returning from here.
         let child = unsafe { libc::fork() };
         finish(child, body)
     }
 
-    /// Does the same as [`in_fork`] by the bare system call, which libc and its fork handlers do not notice.
+    /// Does the same as [`in_fork`], but forks by the bare system call `clone`, so that libc does not run its fork
+    /// handlers.
     fn in_clone(body: impl FnOnce()) -> i32 {
         // SAFETY: without flags except the signal at the end, the call is a fork.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
@@ -77,7 +79,7 @@ mod cases {
         assert_eq!(place.text(), expected.map(|(name, pid)| format!("I|{pid}|{name}")).concat());
     }
 
-    /// Tests a kernel before Linux 4.14, which can't wipe pages in a child.
+    /// Tests a kernel before Linux 4.14, which can't wipe pages in a child (`MADV_WIPEONFORK`).
     #[test]
     #[cfg(target_os = "linux")]
     #[cfg(not(no_tracing))]
@@ -91,7 +93,7 @@ mod cases {
                 println!("GRANDCHILD {grandchild}");
                 let forked = in_fork(|| atrace_instant(TAG, "forked"));
                 println!("FORKED {forked}");
-                drop(_outer); // Writes nothing: the slice is the parent's.
+                drop(_outer); // Writes nothing, because the slice belongs to the parent.
                 atrace_instant(TAG, "again");
             });
             println!("CLONED {cloned}");
@@ -107,7 +109,7 @@ mod cases {
         assert_eq!(place.text(), expected.concat());
     }
 
-    /// Tests a child whose event is the first event, because the parent has written none before the fork.
+    /// Tests a child that writes the first event: the parent has written no event before the fork.
     #[test]
     fn a_child_may_be_the_first() {
         let name = case!({
@@ -127,7 +129,7 @@ mod cases {
             let enabled = PreparedTag::new(TAG).check().and_then(GateCheck::enabled).unwrap();
             let slice = enabled.begin("slice").unwrap();
             let child = in_fork(|| {
-                slice.end(None); // Writes nothing: the slice is the parent's.
+                slice.end(None); // Writes nothing, because the slice belongs to the parent.
                 drop(outer);
                 drop(begin_scoped_event(TAG, "own"));
             });
@@ -136,7 +138,8 @@ mod cases {
         let place = Place::file().on();
         let ran = place.run(&name);
         let (pid, child) = (ran.pid, ran.said("CHILD")[0]);
-        // Both processes have copies of the two slices. The parent ends them at its end.
+        // Both processes have copies of the guards of the two slices. Only the parent's guard writes an end, when the
+        // case returns.
         let text = place.text();
         assert!(text.starts_with(&format!("B|{pid}|outerB|{pid}|sliceB|{child}|ownE|{child}")), "{text}");
         assert!(
@@ -173,7 +176,8 @@ mod cases {
         assert_eq!(place.text(), format!("I|{}|childI|{}|end", ran.said("PARKED")[0], ran.pid));
     }
 
-    /// Tests forks while another thread is in the middle of any operation. The child must not wait for that thread.
+    /// Tests forks while other threads are in the middle of events, switches and watches. The child must not wait for
+    /// one of these threads, which it does not have.
     #[test]
     fn a_child_of_busy_threads_never_hangs() {
         let name = case!({
@@ -225,7 +229,8 @@ mod cases {
         let text = place.text();
         let mut children = std::collections::HashMap::<&str, Vec<char>>::new();
         let mut rest = text.as_str();
-        // Messages have no separators. Each begins with a letter and a bar, and no name here contains that.
+        // Messages have no separators. Each message begins with B, E, I or C, and no name in this test contains one of
+        // these letters.
         while !rest.is_empty() {
             let end = rest[1..].find(|c: char| "BEIC".contains(c)).map_or(rest.len(), |at| at + 1);
             let (message, after) = rest.split_at(end);
@@ -249,7 +254,7 @@ mod cases {
             assert_eq!(threads(), before + 2);
             in_fork(|| {
                 assert_eq!(threads(), 1);
-                // No watch of the parent is notified, by any way of switching.
+                // No way of switching tracing notifies the parent's watches in the child.
                 atrace_set_tracing_enabled(false);
                 atrace_set_tracing_enabled(true);
                 let switched = control().enable(AtraceTag::Camera).unwrap();
@@ -259,16 +264,16 @@ mod cases {
                 static OWN: AtomicBool = AtomicBool::new(false);
                 let own = watch::watch(|_| OWN.store(true, Ordering::SeqCst)).unwrap();
                 assert_eq!(threads(), 2);
-                // The switch stays on, because the parent's watch may be slow to look.
+                // The switch stays on, because the parent's watch may notice it late.
                 control().enable(AtraceTag::Camera).unwrap().keep();
                 until("the child's own watch is told", || OWN.load(Ordering::SeqCst));
                 assert!(!SEEN.load(Ordering::SeqCst), "a watch of the parent's was told in the child");
                 drop(own);
-                // These are the parent's watches: nothing has to be stopped here.
+                // The child does not have the thread of the parent's watch, so this drop has no thread to stop.
                 drop(parents);
                 until("the child's thread is gone", || threads() == 1);
             });
-            // This process has seen the child's switch.
+            // The parent's watch notices the switch that the child has made.
             until("the parent's watch is told", || SEEN.load(Ordering::SeqCst));
             drop(detached);
             assert_ne!(pid(), 0);

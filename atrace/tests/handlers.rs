@@ -1,5 +1,5 @@
-//! Tests events in signal handlers that interrupt the allocator or another event, and in children that such handlers
-//! fork.
+//! Tests events in signal handlers that interrupt the allocator or another event. Also tests events in children that
+//! such signal handlers fork.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -22,17 +22,18 @@ mod cases {
     /// The number of children in each case. If a fault appears in a child with a probability of one half, the test
     /// misses the fault once in a million runs.
     const CHILDREN: u32 = 20;
-    /// The number of signals in a child.
+    /// The number of signals that a child receives before it ends.
     const SIGNALS: u32 = 1000;
     /// The time limit for a child. A child that needs more time hangs, unless the machine is very busy.
     const PATIENCE: Duration = Duration::from_secs(40);
 
     fn on_signal(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) {
-        // SAFETY: the handlers below do only what a handler may, and write events.
+        // SAFETY: except for writing events, the handlers below do only what a signal handler may do.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as *const () as libc::sighandler_t;
-            // As programs install handlers: nothing tells the library that this is one.
+            // Ordinary programs install handlers like this. The flags do not show the library that it runs in a signal
+            // handler.
             action.sa_flags = libc::SA_NODEFER | libc::SA_RESTART;
             assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
         }
@@ -58,7 +59,7 @@ mod cases {
         let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let soon = libc::timespec { tv_sec: 0, tv_nsec: 20_000 };
         let times = libc::itimerspec { it_interval: never, it_value: soon };
-        // SAFETY: the timer of this process, or none in a child.
+        // SAFETY: the timer id belongs to this process. In a child, which has no such timer, the call fails.
         unsafe { libc::timer_settime(TIMER.load(Ordering::Relaxed).cast(), 0, &times, std::ptr::null_mut()) };
     }
 
@@ -68,9 +69,9 @@ mod cases {
         unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
     }
 
-    /// Makes the kernel end this process, by a signal without a handler, if it uses processor time for 20 s.
+    /// Makes the kernel end this process by SIGXCPU or SIGKILL if the process uses more than 20 s of processor time.
     fn end_if_it_hangs() {
-        // SAFETY: sets a limit of processor time for this process, which its children inherit.
+        // SAFETY: `limit` is alive. The limit applies to this process and to children that it forks later.
         unsafe {
             let limit = libc::rlimit { rlim_cur: 20, rlim_max: 20 };
             libc::setrlimit(libc::RLIMIT_CPU, &limit);
@@ -90,7 +91,7 @@ mod cases {
         }
     }
 
-    /// Runs `body` in a child, which must succeed within the time limit.
+    /// Runs `body` in a child. Fails if the child does not end with status 0 within the time limit.
     fn in_child(body: impl FnOnce()) {
         // SAFETY: the child ends without returning from here. A child that hangs is killed.
         unsafe {
@@ -108,7 +109,8 @@ mod cases {
         }
     }
 
-    /// Returns the status of a child. Kills a child that sleeps forever.
+    /// Waits for a child's end, and returns its status. Kills a child that does not end, for example because it sleeps
+    /// forever.
     fn ended(child: libc::pid_t) -> i32 {
         let mut status = 0;
         let start = Instant::now();
@@ -152,8 +154,8 @@ mod cases {
         common::run(place.command(&name).env("PERFETTO_PRODUCER_SOCK_NAME", place.path("nobody")));
     }
 
-    /// Tests a library that could open no file when it was loaded. No event tries to open a file again, or formats an
-    /// error.
+    /// Tests a library that could not open any file when it was loaded. Events do not try again to open files, and do
+    /// not format errors.
     #[test]
     fn events_in_a_handler_without_descriptors_do_no_harm() {
         let name = case!({
@@ -192,7 +194,8 @@ mod cases {
         place.run(&name);
     }
 
-    /// The id of the process that [`fork_here`] forked. In that process the value is 0, and no timer runs.
+    /// The id of the child that [`fork_here`] has forked, or -1 before the fork. In the child the value is 0, and no
+    /// timer runs.
     static CHILD: AtomicI32 = AtomicI32::new(-1);
 
     /// Returns whether this process may stop: the forked child has written more than 5,000 events, or more than
@@ -205,16 +208,17 @@ mod cases {
     /// A signal handler that forks once, in the middle of the code that the signal interrupts. The handler returns in
     /// the parent and in the child.
     extern "C" fn fork_here(_: libc::c_int) {
-        // Not before the first events are written.
+        // The fork comes with the 51st signal, when some events have already been written.
         if SIGNALED.fetch_add(1, Ordering::Relaxed) == 50 {
-            // SAFETY: the only other thread is the recording's, which never holds a lock of the C library for long.
+            // SAFETY: the only other thread belongs to the recording. This thread never holds a lock of the C library
+            // for long.
             CHILD.store(unsafe { libc::fork() }, Ordering::Relaxed);
         }
         next();
     }
 
-    /// Tests a child that is forked in the middle of an event. The child continues the event in memory that it does not
-    /// share with its parent.
+    /// Tests a child that is forked in the middle of an event. The child continues the event, and writes the rest of it
+    /// into memory that it does not share with its parent.
     #[test]
     fn a_handler_may_fork_in_the_middle_of_an_event() {
         let name = case!({
@@ -248,7 +252,7 @@ mod cases {
         Place::file().run(&name);
     }
 
-    /// Tests that a child which is forked during a recording of its parent can record itself.
+    /// Tests that a child can record itself even if a signal handler forked it while its parent was being recorded.
     #[test]
     fn a_child_of_a_handler_can_record_itself() {
         let name = case!({
@@ -316,8 +320,8 @@ mod cases {
                 atrace_instant(TAG, "again");
                 recording.finish().unwrap();
             };
-            // On a busy machine, a thread may lose the processor in the middle of an event for too long. It does not do
-            // so each time.
+            // On a busy machine, a recording may time out because a thread is preempted in the middle of an event. So
+            // there are up to five attempts.
             for _ in 0..5 {
                 in_child(record);
                 if again.exists() {
@@ -330,7 +334,8 @@ mod cases {
         Place::file().run(&name);
     }
 
-    /// The number of the only signal whose handler writes an event, or 0 if the handlers of all signals do.
+    /// Selects the signal whose handler writes an event: 1 is the first signal that arrives, 2 the second, and so on.
+    /// If the value is 0, the handler writes an event at every signal.
     #[cfg(target_arch = "x86_64")]
     static ONLY: AtomicU32 = AtomicU32::new(0);
 
@@ -363,13 +368,14 @@ mod cases {
         assert!(signals > 1000, "{signals} signals");
     }
 
-    /// Returns the numbers of the signals whose handlers write an event in [`write_first_events`].
+    /// Returns the values of [`ONLY`] that [`write_first_events`] uses, one for each thread.
     #[cfg(target_arch = "x86_64")]
     fn interrupted() -> impl Iterator<Item = u32> {
         (1..4000).step_by(97)
     }
 
-    /// Writes the first events of many threads. In each thread, the handler of one signal writes an event.
+    /// Writes the first events of many threads. In each thread, the signal handler writes an event after one
+    /// instruction of the first event, but not after the other instructions (see [`ONLY`]).
     #[cfg(target_arch = "x86_64")]
     fn write_first_events() {
         on_signal(libc::SIGTRAP, instant);
@@ -382,8 +388,8 @@ mod cases {
         }
     }
 
-    /// Tests a handler that writes an event and may interrupt an event between any two instructions. No event of the
-    /// interrupted code may be lost or changed.
+    /// Tests a signal handler that writes an event, and that interrupts other events between any two instructions. No
+    /// event of the interrupted code may be lost or changed.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn a_handler_may_run_between_any_two_instructions_of_an_event() {
@@ -411,7 +417,7 @@ mod cases {
         assert!(by_handler.len() > 1000, "{}", by_handler.len());
     }
 
-    /// Does the same as the test above, for a recording by Perfetto's backend.
+    /// Tests the same as the test above, but with a recording by Perfetto's backend.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn a_handler_may_run_between_any_two_instructions_of_a_packet() {
@@ -457,14 +463,14 @@ mod cases {
     }
 
     /// Runs one round of random events, in the program and in signal handlers. `seed` selects the backend, and whether
-    /// handlers fork at times.
+    /// some of the signal handlers fork.
     fn storm(seed: u64) {
         static CHANCE: AtomicU32 = AtomicU32::new(1);
-        // glibc's fork() takes the locks of its allocator. If the signal interrupted the allocator, fork() itself
-        // would hang.
+        // Whether signal handlers fork (1) or not (0). If they fork, the program allocates no memory, because glibc's
+        // fork() takes the locks of the allocator: in a handler that interrupts the allocator, fork() would hang.
         static FORKS: AtomicU32 = AtomicU32::new(0);
         fn chance(of: u32) -> bool {
-            // A handler and the code that it interrupts may get the same number.
+            // A handler and the code that it interrupts may get the same number, which does no harm.
             let next = CHANCE.load(Ordering::Relaxed).wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             CHANCE.store(next, Ordering::Relaxed);
             (next >> 8).is_multiple_of(of)
@@ -485,9 +491,11 @@ mod cases {
                 chance(2);
                 write();
             }
-            // Forks in a handler. The child ends there, or continues what the signal interrupted.
+            // Forks in the handler. The child ends in the handler, or returns from it and continues the interrupted
+            // code.
             if FORKS.load(Ordering::Relaxed) != 0 && chance(2000) {
-                // SAFETY: as in `fork_here`. Init waits for children that are left.
+                // SAFETY: if another thread exists, it never holds a lock of the C library for long. Init waits for
+                // children that outlive this process.
                 let child = unsafe { libc::fork() };
                 if child == 0 {
                     end_if_it_hangs();
@@ -533,7 +541,8 @@ mod cases {
         }
         no_alarm();
         if CHILD.load(Ordering::Relaxed) == 0 {
-            // SAFETY: no preconditions; ends the child, which must not wait for its parent's recording.
+            // SAFETY: no preconditions. Ends the child here, because the child must not wait for its parent's
+            // recording.
             unsafe { libc::_exit(0) };
         }
         drop(recording);
@@ -557,11 +566,11 @@ mod cases {
         if std::env::var_os("ATRACE_LONG_TESTS").is_some() {
             command.env("ATRACE_LONG", "yes");
         }
-        // Connections to this socket succeed, but no service answers. A child's first event waits for an answer a
-        // little, except in a handler.
+        // Connections to this socket succeed, but no service answers. A child's first event waits a short time for an
+        // answer, except in a signal handler.
         let socket = place.path("socket");
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        // The parent kills a round that hangs.
+        // If a round hangs, the test case kills the round's process.
         let ran = command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket).output().unwrap();
         drop(listener);
         let said = String::from_utf8_lossy(&ran.stdout);

@@ -1,6 +1,6 @@
-//! Crates, and the modules of each library and of the command, depend on each other in one direction: each depends only
-//! on those before it in the lists below. The tests read the dependencies in the manifests, and the names after
-//! `crate::` in the sources, without the tests of either.
+//! Tests that crates and modules depend on each other in one direction only. Each crate, and each module of a library
+//! or of the command, depends only on those before it in the lists below. The tests read the dependencies in the
+//! manifests, except dev-dependencies, and the names after `crate::` in the sources, except in test code.
 //!
 //! An entry with several names is a group of modules that use each other.
 
@@ -86,10 +86,10 @@ const SYS: [&str; 24] = [
 
 /// The modules of `atrace-subscriber`, from the lowest to the highest.
 ///
-/// One word stands for a span: the number of its callsite, or its slot in the span store. So `span` asks the store
-/// about spans that have a slot. The store keeps the parents of its spans as such words, and when it closes a span that
-/// only one thread had entered, it makes the span stack of that thread forget the span. The stack holds such words, and
-/// reads the stored fields and flows of the spans that a thread enters.
+/// A span is represented by one word: the number of its callsite, or its slot in the span store. So `span` asks the
+/// store about spans that have a slot. The store keeps the parents of its spans as such words. A thread's span stack
+/// consists of such words, too. When the store closes a span that only one thread had entered, it removes the span from
+/// this thread's stack. The stack reads the stored fields and flows of the spans that a thread enters.
 const SUBSCRIBER: [&str; 17] = [
     "parts",
     "async_spans",
@@ -151,13 +151,13 @@ fn files(sources: &Path) -> BTreeMap<String, Vec<PathBuf>> {
         let path = entry.unwrap().path();
         let module = match path.file_stem().unwrap().to_str().unwrap() {
             "no_attach" => "attach",
-            "no_perfetto" => "producer", // It replaces that module on other systems.
+            "no_perfetto" => "producer", // The module `no_perfetto` replaces `producer` on other systems.
             name => name,
         };
         add(&path, found.entry(module.to_owned()).or_default());
     }
-    // A module's root, a program that calls the library, the replacements of parts of several modules on other systems,
-    // and tests.
+    // These files belong to no module of the lists: the root file, a program that calls the library, replacements of
+    // parts of several modules on other systems, and tests.
     ["lib", "mod", "main", "unsupported", "tests"].iter().for_each(|name| _ = found.remove(*name));
     found
 }
@@ -237,12 +237,13 @@ fn root_names(code: &str) -> BTreeMap<Option<String>, String> {
     names
 }
 
-/// Returns the dependencies between the modules in a directory: those of the crate or, with another `root` than
-/// `crate::`, of a module of the crate.
+/// Returns the dependencies between the modules in a directory, as pairs: the first module uses the second one. If
+/// `root` is `crate::`, the directory contains the modules of the crate. Otherwise it contains the submodules of the
+/// module `root`.
 fn dependencies(sources: &Path, root: &str) -> BTreeSet<(String, String)> {
     let files = files(sources);
     let mut names = root_names(&code(&sources.join(if root == "crate::" { "lib.rs" } else { "mod.rs" })));
-    // Exported macros are at the root.
+    // Macros are used by names at the crate's root, so the defining module of each macro is recorded.
     for (module, paths) in &files {
         for macros in paths.iter().map(|path| code(path)) {
             let defined = macros.split("macro_rules! ").skip(1);
@@ -258,7 +259,7 @@ fn dependencies(sources: &Path, root: &str) -> BTreeSet<(String, String)> {
             let place = if path.ends_with("mod.rs") { path.parent().unwrap() } else { path };
             let depth = place.strip_prefix(sources).unwrap().components().count();
             named.extend(named_after(&code, &"super::".repeat(depth)));
-            // The module `sync` is defined in the root file itself.
+            // `sync` is ignored, because it is defined in the root file itself and has no file.
             for name in named.into_iter().filter(|name| name != "sync") {
                 let found_in = if files.contains_key(&name) {
                     name
@@ -275,32 +276,33 @@ fn dependencies(sources: &Path, root: &str) -> BTreeSet<(String, String)> {
     found
 }
 
-/// Returns the entry of a module or crate in this order.
+/// Returns the index of the entry that contains this module or crate.
 fn place(order: &[&str], name: &str) -> usize {
     let is_it = |entry: &&str| entry.split(' ').any(|one| one == name);
     order.iter().position(is_it).unwrap_or_else(|| panic!("`{name}` is in no list"))
 }
 
-/// Returns the dependencies on a module of a higher entry in this order.
+/// Returns the dependencies on a module whose entry is higher, that is, later in `order`.
 fn upward(found: &BTreeSet<(String, String)>, order: &[&str]) -> Vec<String> {
     let is_upward = |(from, to): &&(String, String)| place(order, from) < place(order, to);
     found.iter().filter(is_upward).map(|(from, to)| format!("{from} uses {to}")).collect()
 }
 
-/// Checks the modules in a directory, which have at least `least` dependencies on each other.
+/// Checks that the modules in a directory use only modules of lower entries or of their own entry. Also checks that at
+/// least `least` dependencies were found.
 fn check(sources: &str, root: &str, order: &[&str], least: usize) {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join(sources);
     let listed: BTreeSet<_> = order.iter().flat_map(|entry| entry.split(' ')).map(str::to_owned).collect();
     assert_eq!(files(&sources).into_keys().collect::<BTreeSet<_>>(), listed);
     let found = dependencies(&sources, root);
     assert_eq!(upward(&found, order), [""; 0]);
-    // In the reversed order, all dependencies are reported except those within a group.
+    // Checks [`upward`] itself: if the order is reversed, it reports all dependencies except those within a group.
     let reversed: Vec<_> = order.iter().rev().copied().collect();
     let is_within = |(from, to): &&(String, String)| place(order, from) == place(order, to);
     let within: Vec<_> = found.iter().filter(is_within).collect();
     assert_eq!(upward(&found, &reversed).len(), found.len() - within.len());
     assert!(found.len() >= least, "{found:?}");
-    // A group is needed only for modules that use each other.
+    // Each module of a group must use another module of the group, and must be used by one.
     for entry in order.iter().filter(|entry| entry.contains(' ')) {
         let is_used = |name: &str| within.iter().any(|(_, to)| to == name);
         let uses = |name: &str| within.iter().any(|(from, _)| from == name);
@@ -360,7 +362,8 @@ fn modules_of_the_command_use_only_lower_ones() {
     check("../crates/atrace-cli/src/command", "crate::command::", &COMMAND, 30);
 }
 
-/// Returns the crates of the workspace on which a crate's code depends. Its tests are not part of it.
+/// Returns the crates of the workspace on which a crate's code depends. Dependencies of the crate's tests are not
+/// included.
 fn crates_of(manifest: &str) -> Vec<&str> {
     let mut is_of_code = false;
     let mut found = Vec::new();

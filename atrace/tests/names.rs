@@ -1,5 +1,5 @@
-//! Tests that names which could damage a trace do not, from the event's function to the trace. (`atrace/src/message`
-//! has the tests of the encoder alone.)
+//! Tests that no name can damage a trace. The tests call the functions that write events, and read the trace. (The
+//! tests of the encoder alone are in `atrace/src/message`.)
 
 mod common;
 
@@ -42,8 +42,8 @@ fn escaped(name: &str, begin: bool) -> String {
         .collect()
 }
 
-/// Returns the name as it is written. An empty name becomes `?`. If the name is the `last` part of a line and consists
-/// of spaces, its last space becomes `?`.
+/// Returns a name in the form in which messages contain it. An empty name becomes `?`. If the name is the `last` part
+/// of a message and consists of spaces, its last space becomes `?`.
 fn visible(name: String, last: bool) -> String {
     match name.strip_suffix(' ') {
         None if name.is_empty() => "?".to_owned(),
@@ -111,7 +111,7 @@ fn hostile_names_forge_nothing_in_the_kernels_trace() {
     let place = place.on();
     let pid = place.run(&name).pid;
     assert_eq!(place.messages(), hostile_by(pid));
-    // Line by line, as a reader of the text sees it: every line must be an event.
+    // Reads the trace line by line, as a reader of the kernel's text does. Every line must be an event.
     let text = place.instance().read_trace().unwrap();
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#"));
     assert_eq!(lines.count(), hostile_by(pid).len());
@@ -145,7 +145,8 @@ fn a_huge_name_is_cut_to_what_a_message_holds() {
             assert!(message.len() <= 1023, "{}", message.len());
             assert_eq!(message.split('|').nth(1), Some(&*pid));
         }
-        // Names are cut as little as possible. A character here has two bytes.
+        // Names are not cut more than necessary. Each character here has two bytes, so a message may have one byte less
+        // than the maximum.
         for full in [begin, g, n, counter] {
             assert!(
                 full.len() >= 1022 || full.starts_with('G') && full.len() >= 1018,
@@ -238,7 +239,7 @@ fn values_that_misbehave_harm_nothing() {
             },
             78,
         );
-        // A panic of the closure is the program's own. It passes through, and no event is written.
+        // If the closure that writes the name panics, the library does not catch the panic, and no event is written.
         let passed =
             std::panic::catch_unwind(|| atrace_begin_args(TAG, |_: &mut NameWriter<'_>| panic!("own"), &[]));
         assert!(passed.is_err());

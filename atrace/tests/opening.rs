@@ -18,7 +18,8 @@ mod cases {
     /// Runs a case in a mount namespace in which `at` is the only path of a kernel marker. The marker belongs to a ring
     /// buffer of this test.
     fn run_at(place: &Place, at: &str, name: &str) {
-        // An empty directory is mounted over each of the two directories, after the buffer was found.
+        // The script first enters the buffer's directory. Then it mounts an empty file system over each of the two
+        // possible directories of tracefs, and mounts the buffer at `at`.
         let script = "cd \"$1\" && mount -t tmpfs none /sys/kernel/debug && mkdir -p /sys/kernel/debug/tracing && \
              mount --bind . /mnt && mount -t tmpfs none /sys/kernel/tracing && mount --bind /mnt \"$2\" && \
              cd / && shift 2 && exec \"$@\"";
@@ -51,7 +52,8 @@ mod cases {
         }
     }
 
-    /// Makes the system refuse to show the attributes of files, as SELinux does on Android.
+    /// Makes the calls that return the attributes of files (`fstat`, for example) fail with `EACCES`, as SELinux does
+    /// on Android.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn refuse_attributes() {
         let calls = [libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx];
@@ -63,7 +65,7 @@ mod cases {
         filter.push(op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0));
         filter.push(op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EACCES as u32, 0));
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: the filter is alive and has that length.
+        // SAFETY: `program` points to the live filter and has its length.
         unsafe {
             assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
             assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
@@ -94,7 +96,7 @@ mod cases {
             for _ in 0..600 {
                 assert!(marker.write(b"unseen"));
             }
-            // A file that is not the kernel's is not trusted.
+            // Without the attributes, only the kernel's marker is trusted: other files are refused.
             assert!(Marker::open_named(terminal.as_os_str()).is_err());
             let refused = Marker::open_named(pipe.as_os_str());
             std::fs::remove_file(&pipe).unwrap();
@@ -104,7 +106,7 @@ mod cases {
             let is_touched = unsafe { libc::poll(&mut place, 1, 0) };
             assert_eq!(is_touched, 0, "its reader saw a writer come and go");
             assert!(Marker::open_named(format!("fd:{}:0:0", other.as_raw_fd()).as_ref()).is_err());
-            // SAFETY: both are open, and no other code uses the marker's.
+            // SAFETY: both descriptors are open. Only the marker uses the descriptor that is replaced.
             unsafe { libc::dup2(other.as_raw_fd(), number(&marker)) };
             marker.check();
             for _ in 0..600 {
@@ -169,7 +171,7 @@ mod cases {
             assert_eq!(File::open(&path).unwrap().into_raw_fd(), 0);
             let refused = Marker::open_named(format!("fd:0:{}", identity(Path::new(&path))).as_ref());
             assert!(refused.unwrap_err().to_string().contains("not open for writing"));
-            // SAFETY: no other code uses it.
+            // SAFETY: no other code uses the descriptor 0.
             unsafe { libc::close(0) };
             assert_eq!(File::options().append(true).open(&path).unwrap().into_raw_fd(), 0);
             let inherited = Marker::open_named(format!("fd:0:{}", identity(Path::new(&path))).as_ref());

@@ -1,5 +1,5 @@
-//! Tests resources that are missing when the library is loaded, but may be available later: functions that write no
-//! events try again to open them, and events never do.
+//! Tests a program in which descriptors become available only after the library was loaded. Functions that write no
+//! events try again to open the marker and the properties. Events never try again.
 
 mod common;
 
@@ -15,7 +15,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// Runs a case in a process that has no free descriptor when it starts.
+    /// Runs a case in a process that has too few free descriptors at its start: see [`without_descriptors`].
     fn run(place: &Place, name: &str) -> Ran {
         common::run(&mut without_descriptors(&place.command(name)))
     }
@@ -32,7 +32,7 @@ mod cases {
             assert!(sink().to_string().contains("Too many open files"), "{}", sink());
             free_descriptors();
             let before = descriptors().len();
-            // Events open nothing.
+            // Events do not open the marker, even if descriptors are free.
             for _ in 0..5000 {
                 atrace_instant(TAG, "nobody asked");
             }
@@ -85,8 +85,8 @@ mod cases {
         assert_eq!(place.text(), expected);
     }
 
-    /// Tests that the watch itself tries again. A subscriber with a watch calls no other function of this library while
-    /// tracing is off.
+    /// Tests that the thread of a watch tries again to open the marker and the properties. This is necessary because a
+    /// subscriber with a watch calls no other function of this library while tracing is off.
     #[test]
     fn a_watch_asks_by_itself() {
         let name = case!({

@@ -1,4 +1,5 @@
-//! Tests that the kernel's resources of a test are removed with the test's process, no matter how it ends.
+//! Tests that the kernel's ring buffer of a test is removed when the test's process ends, no matter how the process
+//! ends.
 
 #![cfg(target_os = "linux")]
 
@@ -19,7 +20,8 @@ mod cases {
         let name = case!({
             let place = Place::kernel("its case").unwrap();
             println!("AT {}", place.instance().path().display());
-            // A process that was killed together with the test may hold the marker open.
+            // Another process has the marker open for one more second, like a process that is killed together with the
+            // test and needs time to end.
             let held = File::options().write(true).open(place.marker()).unwrap();
             let _ = Command::new("sleep")
                 .arg("1")
@@ -50,7 +52,7 @@ mod cases {
                 child.kill().unwrap();
             }
             until(&format!("the instance is gone after {end}"), || !path.exists());
-            drop(child.stdin.take()); // Ends the program that was executed.
+            drop(child.stdin.take()); // Ends the program `cat`, which the process may have executed.
             end_of(child);
         };
         std::thread::scope(|scope| {

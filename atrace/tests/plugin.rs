@@ -1,5 +1,6 @@
-//! Tests a shared library that traces, in a program that loads and unloads it. The library keeps itself loaded:
-//! otherwise the code of its threads, fork handlers and thread keys would be unmapped when they run.
+//! Tests a shared library (*plugin*) that traces, in a program that loads and unloads it. The library keeps itself
+//! loaded. Otherwise the code of its threads, fork handlers and destructors of thread keys would be unmapped before it
+//! runs.
 #![cfg(all(target_os = "linux", not(target_feature = "crt-static")))]
 
 mod common;
@@ -23,7 +24,7 @@ mod cases {
 
     const ROUNDS: usize = 100;
 
-    /// A handle of the shared library, from one more `dlopen`.
+    /// A handle of the shared library. Each `Plugin` comes from a separate `dlopen`.
     struct Plugin(*mut libc::c_void);
 
     impl Plugin {
@@ -38,7 +39,8 @@ mod cases {
         }
 
         fn function(&self, name: &CStr) -> extern "C" fn() {
-            // SAFETY: the library has functions of these names and this type; the result of one may be ignored.
+            // SAFETY: the library has functions with these names and this type. If a function has a result, the caller
+            // may ignore it.
             unsafe {
                 let function = libc::dlsym(self.0, name.as_ptr());
                 assert!(!function.is_null());
@@ -47,13 +49,14 @@ mod cases {
         }
 
         fn unload(self) {
-            // SAFETY: nothing uses what this has returned.
+            // SAFETY: the handle is valid, and no code uses it after this call.
             assert_eq!(unsafe { libc::dlclose(self.0) }, 0);
         }
     }
 
-    /// Loads the library, calls `prepare` and writes an event on two threads, and unloads it, many times. The second
-    /// thread ends after the library was unloaded and a child was forked.
+    /// Loads the library, calls its function `prepare`, writes an event on each of two threads, and unloads the
+    /// library. Repeats this many times. The second thread ends only after the library was unloaded and a child was
+    /// forked.
     fn load_and_unload(prepare: Option<&CStr>) {
         for _ in 0..ROUNDS {
             let plugin = Plugin::load();
@@ -73,7 +76,7 @@ mod cases {
             plugin.unload();
             let child = common::fork();
             if child == 0 {
-                // SAFETY: as above.
+                // SAFETY: no preconditions; ends the child.
                 unsafe { libc::_exit(0) };
             }
             let mut status = 0;
@@ -85,7 +88,7 @@ mod cases {
         }
     }
 
-    /// Runs the test case while a session of Perfetto's records it. Returns the number of written events and the number
+    /// Runs the test case while a Perfetto service records it. Returns the number of events in the trace and the number
     /// of lost events.
     fn recorded(case: &str) -> (u64, u64) {
         let place = Place::file();
@@ -101,11 +104,11 @@ mod cases {
         (report.counts.events, report.lost.iter().map(atrace_cli::service::Lost::events).sum())
     }
 
-    /// Begins and ends a slice on the calling thread by the program's copy of the library. Within the slice, writes an
-    /// event by the plugin's copy.
+    /// Begins and ends a slice on the calling thread with the program's own copy of `atrace`. Within the slice, writes
+    /// an event with the copy in the plugin.
     fn write_by_both(event: extern "C" fn()) {
         let _outer = begin_scoped_event(AtraceTag::App, "outer");
-        // The two copies read two clocks, whose difference is far less.
+        // Each copy has its own clock. The pause is much longer than the difference of the two clocks.
         let pause = std::time::Duration::from_millis(2);
         std::thread::sleep(pause);
         event();
@@ -155,7 +158,8 @@ mod cases {
             let process = processes.into_iter().next().unwrap();
             assert!(tracks.iter().all(|(track, thread)| *track == process ^ thread), "{tracks:x?}");
         }
-        // Rounds don't overlap, so in the order of time each event is in the slice in which it was written.
+        // The calls of `write_by_both` don't overlap. So in the order of time, each plugin's event is between the begin
+        // and the end of its slice.
         let mut events = trace.events();
         events.sort_by_key(|event| event.time);
         let order: Vec<_> = events.iter().map(|event| (event.pid, event.name())).collect();
@@ -204,7 +208,7 @@ mod cases {
     fn it_can_be_unloaded_by_the_marker() {
         let name = case!({
             load_and_unload(None);
-            // One descriptor of this test's own copy of the library, and one of the plugin's.
+            // This test's own copy of `atrace` has one descriptor of the marker, and the plugin's copy has another one.
             let markers = common::descriptors().into_iter().filter(|(_, path)| path.ends_with("marker"));
             assert_eq!(markers.count(), 2);
         });

@@ -1,5 +1,5 @@
-//! Tests the costs of a connection to Perfetto's service, and the producer's behaviour: its memory, environment
-//! variables, the processor's counter, and forked children.
+//! Tests what a connection to Perfetto's service costs, and how a producer (a process that writes for the service)
+//! behaves: its memory, environment variables, clock, forked children and lost events.
 
 #![cfg(not(no_tracing))]
 
@@ -31,22 +31,23 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// Returns the command that runs the test case as a producer of the service at this socket.
+    /// Returns the command that runs the test case as a producer: the process connects to the service at this socket.
     fn producer(place: &Place, program: &Path, case: &str, socket: &Path) -> Command {
         let mut command = place.command_of(program, case);
         command.env("PERFETTO_PRODUCER_SOCK_NAME", socket);
         command
     }
 
-    /// Runs the test case while a service of this user records it. Returns the result of the case and the names of its
-    /// events.
+    /// Runs the test case while a service that runs as this user records it. Returns the result of the case and the
+    /// names of its events.
     fn recorded(case: &str) -> (Ran, Vec<String>) {
         let (ran, events) = recorded_events(case);
         let name = |name: Vec<u8>| String::from_utf8(name).unwrap();
         (ran, events.into_iter().filter_map(|event| event.name.map(name)).collect())
     }
 
-    /// Runs the test case while a service of this user records it. Returns the result of the case and its events.
+    /// Runs the test case while a service that runs as this user records it. Returns the result of the case and its
+    /// events.
     fn recorded_events(case: &str) -> (Ran, Vec<Event>) {
         let place = Place::file();
         let socket = place.path("socket");
@@ -77,7 +78,7 @@ mod cases {
         kib
     }
 
-    /// Serves a connection like a service that never starts a session.
+    /// Answers the requests of one connection, like a service that never starts a session.
     fn idle(mut stream: UnixStream) {
         const METHODS: [&str; 5] =
             ["InitializeConnection", "RegisterDataSource", "CommitData", "GetAsyncCommand", "Sync"];
@@ -88,7 +89,7 @@ mod cases {
                 let answer = match frame.body {
                     Body::Bind(_) => wire::bound(&mut bytes, frame.request, &METHODS),
                     Body::Invoke { method, wants_reply: true, .. } if method.method != 4 => {
-                        // The producer's own memory is used.
+                        // Tells the producer to use the shared memory that it has created itself.
                         wire::reply_to(
                             &mut bytes,
                             frame.request,
@@ -110,12 +111,12 @@ mod cases {
     fn without_a_session_it_costs_little_memory() {
         let name = case!({
             atrace_init();
-            println!("BEFORE {}", memory()); // The memory that the call itself needs is in use from now on.
+            println!("BEFORE {}", memory()); // This first call may allocate, so `before` is read after it.
             let before = memory();
             perfetto::connect();
             until("it is connected", || perfetto::status().is_connected());
             assert_eq!(perfetto::status().sessions(), 0);
-            std::thread::sleep(std::time::Duration::from_millis(1500)); // The socket thread reads the clock for a while.
+            std::thread::sleep(std::time::Duration::from_millis(1500)); // The socket thread reads the clock in this time.
             println!("KIB {}", memory() - before);
         });
         let place = Place::file();
@@ -164,8 +165,8 @@ mod cases {
         }
     }
 
-    /// Tests a process that the system forbids to read the processor's counter. An attempt to read it would end the
-    /// process.
+    /// Tests a process that may not read the processor's time-stamp counter (`PR_TSC_SIGSEGV`). An attempt to read the
+    /// counter would end the process.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn a_refused_counter_is_not_read() {
@@ -182,21 +183,22 @@ mod cases {
             assert_eq!(unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) }, 0);
             perfetto::connect();
             while perfetto::status().sessions() == 0 {
-                // SAFETY: no preconditions. `until` would ask for the time.
+                // SAFETY: no preconditions. `until` can't be used here, because it asks for the time.
                 unsafe { libc::usleep(1000) };
             }
             for _ in 0..3 {
                 atrace_instant(TAG, &format!("after {}", time()));
                 atrace_instant(TAG, &format!("before {}", time()));
-                // SAFETY: no preconditions. A clock anchor would be taken in this time.
+                // SAFETY: no preconditions. If the counter were usable, the library would read the clock in this time.
                 unsafe { libc::usleep(60_000) };
             }
-            // SAFETY: as above. The test harness asks for the time.
+            // SAFETY: applies to this thread. The test harness will ask for the time.
             assert_eq!(unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_ENABLE) }, 0);
         });
         let (_, events) = recorded_events(&name);
         assert_eq!(events.len(), 6, "{events:?}");
-        // Each name says when it was made: the first event of a pair is written between two such times.
+        // The name of an event contains the time at which the name was made. So the first event of a pair was written
+        // between the times in the two names.
         for pair in events.chunks(2) {
             let [after, before] = ["after ", "before "].map(|word| {
                 let name = pair.iter().find_map(|event| event.name().strip_prefix(word).map(str::to_owned));
@@ -206,12 +208,12 @@ mod cases {
         }
     }
 
-    /// Tests that the socket thread sleeps while there is no session, even if the counter can't be used, so that its
-    /// speed is never known.
+    /// Tests that the socket thread sleeps while there is no session, even if it can't read the processor's counter and
+    /// so never learns the counter's speed.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn without_a_counter_the_idle_thread_sleeps() {
-        /// Returns how often the thread has slept, and its processor time in hundredths of a second.
+        /// Returns how often the socket thread has slept, and the thread's processor time in hundredths of a second.
         fn used() -> [u64; 2] {
             let threads = fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
             let is_it = |path: &std::path::PathBuf| {
@@ -229,7 +231,7 @@ mod cases {
             // SAFETY: applies to this thread, and to threads that it creates later.
             assert_eq!(unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) }, 0);
             perfetto::connect();
-            // SAFETY: as above. The test and the harness ask for the time.
+            // SAFETY: applies to this thread. The test and the harness will ask for the time.
             assert_eq!(unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_ENABLE) }, 0);
             until("it is connected", || perfetto::status().is_connected());
             std::thread::sleep(Duration::from_millis(500));
@@ -245,19 +247,19 @@ mod cases {
         std::thread::spawn(move || listener.incoming().flatten().for_each(idle));
         let ran = common::run(&mut producer(&place, &std::env::current_exe().unwrap(), &name, &socket));
         let [sleeps, hundredths] = ["SLEEPS", "HUNDREDTHS"].map(|it| ran.said(it)[0].parse::<u64>().unwrap());
-        // A thread with rights checks them once a second.
+        // A thread of a process with special rights checks these rights once a second, so a few sleeps are allowed.
         assert!(sleeps < 5 && hundredths < 10, "{sleeps} {hundredths}");
     }
 
-    /// Tests a child that libc has not created. This child has no socket thread, and must not write events under its
-    /// parent's id.
+    /// Tests a child that was created by the bare system call `clone`, not by libc. This child has no socket thread,
+    /// and must not write events under its parent's process id.
     #[test]
     fn the_child_of_a_bare_clone_is_off() {
         let name = case!({ parent_of_a_bare_clone() });
         assert_eq!(recorded(&name).1, ["parent", "parent again"]);
     }
 
-    /// Tests a kernel before Linux 4.14, which can't wipe pages in a child.
+    /// Tests a kernel before Linux 4.14, which can't wipe pages in a child (`MADV_WIPEONFORK`).
     #[test]
     #[cfg(target_os = "linux")]
     fn the_child_of_a_bare_clone_is_off_on_an_old_kernel() {
@@ -268,7 +270,8 @@ mod cases {
         assert_eq!(recorded(&name).1, ["parent", "parent again"]);
     }
 
-    /// Tests that a child that libc has not created can connect to the service, even on an old kernel.
+    /// Tests that a child that was created by the bare system call `clone` can connect to the service, even on a kernel
+    /// that can't wipe pages in a child.
     #[test]
     #[cfg(target_os = "linux")]
     fn the_child_of_a_bare_clone_may_connect_on_an_old_kernel() {
@@ -288,7 +291,7 @@ mod cases {
             atrace_instant(TAG, "parent again");
         });
         let (_, mut names) = recorded(&name);
-        names.sort(); // Each process has a sequence of its own.
+        names.sort(); // Sorted, because the order of the events of two processes in the trace is not known.
         assert_eq!(names, ["child", "parent", "parent again"]);
     }
 
@@ -334,13 +337,15 @@ mod cases {
 
             perfetto::connect();
             until("a session", || perfetto::status().sessions() == 1);
-            atrace_instant(TAG, "once"); // Without an event no thread reads the clock.
-            // At first the speed is measured over short times, so readings are less exact if the thread is late.
+            atrace_instant(TAG, "once"); // No thread reads the clock before the first event.
+            // At first the speed of the counter is measured over short times, so timestamps are less exact if the
+            // socket thread reads the clock late.
             std::thread::sleep(std::time::Duration::from_secs(2));
             let seconds = if std::env::var_os("ATRACE_LONG").is_some() { 60 } else { 3 };
             let (start, mut off) = (std::time::Instant::now(), 0);
             while start.elapsed().as_secs() < seconds {
-                // The attempt that was interrupted the least counts.
+                // The result is the deviation of the attempt that took the least time, that is, the attempt that was
+                // interrupted the least.
                 let look = |_| {
                     let (before, now, after) = (clock::asked(), clock::now(), clock::asked());
                     (after - before, before.saturating_sub(now).max(now.saturating_sub(after)))
@@ -360,7 +365,7 @@ mod cases {
         if std::env::var_os("ATRACE_LONG_TESTS").is_some() {
             command.env("ATRACE_LONG", "yes");
         }
-        // On a busy machine the socket thread may read the clock late, and then nothing is promised.
+        // On a busy machine the socket thread may read the clock late. In this case no accuracy is promised.
         let mut all = Vec::new();
         while all.len() < 5 && all.iter().all(|ns| *ns > 1000) {
             all.push(common::run(&mut command).said("OFF")[0].parse::<u64>().unwrap());
@@ -369,10 +374,11 @@ mod cases {
         assert!(all.iter().any(|ns| *ns <= 1000), "{all:?} ns");
     }
 
-    /// Tests first events with a service that never begins a session. Such an event waits, but not in a signal handler.
+    /// Tests the first event of a process whose service never begins a session. The event waits for a session, except
+    /// in a signal handler.
     #[test]
     fn a_handler_does_not_wait_for_a_session() {
-        /// `RUSAGE_THREAD`, which the crate `libc` does not have for Android.
+        /// The value of `RUSAGE_THREAD`, which the crate `libc` does not define for Android.
         const THREAD: libc::c_int = 1;
         /// Returns how many times the thread has slept.
         fn sleeps() -> libc::c_long {
@@ -417,7 +423,7 @@ mod cases {
             let ran = common::run(&mut command);
             ["SLEEPS", "WAITED"].map(|what| ran.said(what)[0].parse::<i64>().unwrap())
         };
-        // Each sleep is at least a millisecond. Both programs wait at their end.
+        // Each sleep takes at least a millisecond. The programs run at the same time, because both wait at their end.
         let [outside, within] = std::thread::scope(|scope| {
             [false, true]
                 .map(|is_in_handler| scope.spawn(move || sleeps(is_in_handler)))
@@ -427,8 +433,8 @@ mod cases {
         assert!(some > 0 && waited >= 5_000_000_000 && (0..50).contains(&few), "{outside:?} {within:?}");
     }
 
-    /// Like [`recorded_late`], for programs that end within the five seconds for which events wait. On a busy machine
-    /// the program may take longer, so it is tried again.
+    /// Does the same as [`recorded_late`], for programs that must end within five seconds, the time for which events
+    /// wait for a service. On a busy machine a program may take longer, so there are up to 20 attempts.
     fn recorded_soon(case: &str, kind: &str, wait: Option<Duration>) -> (Ran, Report, Vec<Event>) {
         let mut tries = (0..20).map(|_| recorded_late(case, kind, wait));
         let in_time = tries.find(|(.., took)| *took < Duration::from_secs(5));
@@ -436,9 +442,9 @@ mod cases {
         (ran, report, events)
     }
 
-    /// Runs a program whose service is busy. The service begins to serve when the program [`may be
-    /// served`](may_be_served), or after a while if `wait` is given. Returns also how long the program ran after
-    /// [`wait_to_go`].
+    /// Runs a program whose service is busy at first. If `wait` is given, the service begins to serve after this time;
+    /// otherwise it begins when the program calls [`may_be_served`]. The last returned value is how long the program
+    /// ran after [`wait_to_go`].
     fn recorded_late(case: &str, kind: &str, wait: Option<Duration>) -> (Ran, Report, Vec<Event>, Duration) {
         let place = Place::file();
         let socket = place.path("socket");
@@ -446,7 +452,7 @@ mod cases {
         program.env("ATRACE_BACKEND", "perfetto").env("KIND", kind).env("GO", place.path("go"));
         let child = program.stdout(Stdio::piped()).spawn().unwrap();
         until("the program is ready", || place.path("go.ready").exists());
-        // Connections wait in the listener's queue until the service has time.
+        // Connections wait in the listener's queue until the service starts.
         let listener = UnixListener::bind(&socket).unwrap();
         fs::write(place.path("go"), "").unwrap();
         let asked = std::time::Instant::now();
@@ -488,7 +494,7 @@ mod cases {
         let name = case!({
             let kind = std::env::var("KIND").unwrap();
             if kind == "forked" {
-                perfetto::connect(); // There is no service.
+                perfetto::connect(); // At this time, there is no service yet.
             }
             wait_to_go();
             match kind.as_str() {
@@ -497,7 +503,7 @@ mod cases {
                     threads.into_iter().for_each(|thread| thread.join().unwrap());
                 }
                 "forked" => {
-                    // SAFETY: the child traces, and ends at once.
+                    // SAFETY: the child only writes events, which it may do, and ends.
                     unsafe {
                         let child = common::fork();
                         if child == 0 {
@@ -514,7 +520,8 @@ mod cases {
             // SAFETY: no preconditions. The process ends without cleanup on purpose.
             unsafe { libc::_exit(0) };
         });
-        // Long enough for the program to wait for the service, but no test of it: the events are there in any case.
+        // This time is long enough that the program normally waits for the service. The events must be in the trace
+        // even if the program does not wait.
         let wait = Some(Duration::from_millis(300));
         for (kind, expected) in [("one", 100), ("threads", 400), ("forked", 100)] {
             let (ran, report, events) = recorded_soon(&name, kind, wait);
@@ -522,8 +529,8 @@ mod cases {
         }
     }
 
-    /// Tests that events which can't wait, because they are in a signal handler, are counted as lost. The service gets
-    /// the count, even from a program that ends at once.
+    /// Tests that events which can't wait for the service, because they are in a signal handler, are counted as lost.
+    /// The service gets the number of lost events, even from a program that ends right after them.
     #[test]
     fn what_does_not_wait_for_a_busy_service_is_counted() {
         extern "C" fn on_signal(_: libc::c_int) {
@@ -532,7 +539,7 @@ mod cases {
         let name = case!({
             let kind = std::env::var("KIND").unwrap();
             wait_to_go();
-            // SAFETY: the handler only traces, which it may.
+            // SAFETY: the handler only writes events, which it may do.
             unsafe {
                 libc::signal(libc::SIGUSR1, on_signal as *const () as libc::sighandler_t);
                 libc::raise(libc::SIGUSR1);
@@ -554,8 +561,8 @@ mod cases {
         }
     }
 
-    /// Tests events that are written while the process records itself and before the service has answered. The
-    /// recording has the events, and the service gets their count.
+    /// Tests events that are written while the process records itself, before the service has answered. The recording
+    /// contains these events, and the service gets the number of them as lost events.
     #[test]
     fn a_recording_hides_no_loss_of_the_service() {
         extern "C" fn on_signal(_: libc::c_int) {
@@ -565,7 +572,7 @@ mod cases {
             let trace = std::path::PathBuf::from(std::env::var_os("GO").unwrap()).with_extension("trace");
             wait_to_go();
             let recording = perfetto::record_to(&trace).unwrap();
-            // SAFETY: the handler only traces, which it may. Its events don't wait.
+            // SAFETY: the handler only writes events, which it may do. Its events don't wait.
             unsafe {
                 libc::signal(libc::SIGUSR1, on_signal as *const () as libc::sighandler_t);
                 libc::raise(libc::SIGUSR1);
@@ -583,8 +590,8 @@ mod cases {
         assert_eq!(report.lost[0].early, 100, "{report:?}");
     }
 
-    /// Tests a process whose first event can't start the thread, because the user has too many processes at that moment.
-    /// A later event starts the thread.
+    /// Tests a process whose first event can't start the socket thread, because the user has too many processes at that
+    /// moment. A later event starts the thread.
     #[test]
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn an_event_starts_the_thread_once_the_system_allows_it() {
@@ -631,8 +638,8 @@ mod cases {
         assert!(report.lost[0].early >= 1, "{report:?}");
     }
 
-    /// Tests that a thread which has waited for the maximum time does not wait again. Its next events are counted as
-    /// lost.
+    /// Tests that a thread which has waited for the service for the maximum time does not wait again. Its next events
+    /// are counted as lost until there is a session.
     #[test]
     fn a_service_that_is_very_late_is_told_what_was_lost() {
         let name = case!({
@@ -657,7 +664,7 @@ mod cases {
                 // SAFETY: no preconditions.
                 let user = unsafe { libc::geteuid() };
                 let _service = Service::start(UnixListener::bind(socket).unwrap(), user, keep).unwrap();
-                // The service is killed here, or its test has failed.
+                // The read returns only if the test has failed. Otherwise the test kills the service here.
                 let _ = std::io::stdin().read(&mut [0]);
                 return;
             }
@@ -681,7 +688,7 @@ mod cases {
         until("it serves", || socket.exists());
         let program = start("trace");
         until("the program was recorded", || place.path("go.ready").exists());
-        // The next service's socket exists, but nothing accepts its connections yet.
+        // The next service's socket exists now, but no process accepts connections at the socket yet.
         let listener = UnixListener::bind(&next).unwrap();
         fs::rename(next, &socket).unwrap();
         serving.kill().unwrap();
@@ -697,7 +704,8 @@ mod cases {
         assert_eq!((events.len(), report.counts.lost), (100, 100), "{ran:?} {report:?}");
     }
 
-    /// Tests a slice that is open when the session begins. The begin of the slice was lost, so the end is lost, too.
+    /// Tests a slice that is open when the session begins. The begin of the slice was lost, so the end of the slice is
+    /// counted as lost, too.
     #[test]
     fn a_slice_that_began_too_early_is_lost_whole() {
         extern "C" fn on_signal(_: libc::c_int) {
@@ -707,7 +715,7 @@ mod cases {
         }
         let name = case!({
             wait_to_go();
-            // SAFETY: the handler only traces, which it may.
+            // SAFETY: the handler only writes events, which it may do.
             unsafe {
                 libc::signal(libc::SIGUSR1, on_signal as *const () as libc::sighandler_t);
                 libc::raise(libc::SIGUSR1);
@@ -721,7 +729,7 @@ mod cases {
         assert_eq!((events.len(), report.counts.lost), (3, 4), "{ran:?} {report:?}");
     }
 
-    /// Tests that no event counts as lost with a service that starts no session.
+    /// Tests that no event counts as lost if the service starts no session.
     #[test]
     fn without_a_session_nothing_is_lost() {
         let name = case!({

@@ -1,11 +1,11 @@
-//! Tests random programs against a model: a trace contains exactly the events that the program wrote, except the events
-//! that the program has counted as lost.
+//! Tests random programs. The trace of a program must contain exactly the events that the program has written, except
+//! the events that the program has counted as lost.
 //!
-//! The shared memory is small and events come in bursts, so many events are lost, and between the bursts there is room
-//! again. The program knows which events are lost, because it reads [`Status::lost`](atrace::perfetto::Status::lost)
-//! before and after each event. All other events must be in the service's trace, in their order, with their arguments.
-//! While the program runs, it begins and ends recordings of itself. Each of these must contain all events that were
-//! written during the recording.
+//! The shared memory is small and the program writes events in bursts, so many events are lost. Between the bursts
+//! there is room for events again. The program knows which events are lost, because it reads
+//! [`Status::lost`](atrace::perfetto::Status::lost) before and after each event. All other events must be in the
+//! service's trace, in their order, with their arguments. While the program runs, it begins and ends recordings of
+//! itself. Each of these recordings must contain all events that were written during it.
 
 #![cfg(not(no_tracing))]
 
@@ -35,7 +35,8 @@ mod cases {
 
     const TAGS: [AtraceTag; 3] =
         [AtraceTag::App, AtraceTag::View, AtraceTag::App.union(AtraceTag::WindowManager)];
-    /// The number of levels of threads: threads of one level start threads of the next level.
+    /// The number of levels of threads. The main thread starts threads of level 0, and threads of one level start
+    /// threads of the next level.
     const LEVELS: usize = 3;
 
     static NAMES: [Name; LEVELS] = [Name::new("L0 a name"), Name::new("L1 a name"), Name::new("L2 a name")];
@@ -44,23 +45,23 @@ mod cases {
         perfetto::status().lost()
     }
 
-    /// The expected content of a trace: for each level of threads, the lines of its events. In a line, the part after
-    /// `@` is the track.
+    /// The expected content of a trace: for each level of threads, the events as lines of text. If a line has a `@`,
+    /// the part after the `@` is the name of the event's track.
     #[derive(Default)]
     struct Expected {
         lines: [Vec<String>; LEVELS],
-        /// For each level, the number of open slices of its thread.
+        /// For each level, the number of open slices of the level's present thread.
         depth: [u32; LEVELS],
     }
 
-    /// An open slice of the thread.
+    /// A slice that a thread has begun and not yet ended.
     enum Open {
         Unguarded(AtraceTag),
         Guarded(Option<Slice>),
         Scoped(ScopedEvent),
     }
 
-    /// Begins a slice as a tracer does.
+    /// Begins a slice as a tracer (a library that passes events on to `atrace`) does.
     fn begin(tag: AtraceTag, name: impl EventName) -> Option<Slice> {
         PreparedTag::new(tag).check().and_then(GateCheck::enabled)?.begin(name)
     }
@@ -72,17 +73,18 @@ mod cases {
     struct OnTrack {
         slice: Option<TrackSlice>,
         cookie: i32,
-        /// The recording during which the slice began.
+        /// The number of the recording during which the slice began.
         recording: u32,
     }
 
     struct Program {
         random: Rng,
         directory: PathBuf,
-        /// The number of the service's sessions. With several sessions, every event that any session could contain is
-        /// expected, because it is unknown which session lost which event.
+        /// The number of the service's sessions. With several sessions, it is unknown which session has lost which
+        /// event. So every event that at least one session could contain is expected.
         sessions: u64,
-        /// The events that must be in the service's trace, and those that must be in the program's recording of itself.
+        /// The events that must be in the service's trace. `recording` has the events that must be in the present
+        /// recording.
         service: Expected,
         recording: Option<(Recording, Expected)>,
         recordings: u32,
@@ -126,7 +128,7 @@ mod cases {
                 _ => format!("1 {name} "),
             };
             if kind == 5 {
-                // The event that the name's closure writes comes before it.
+                // The closure that writes the name also writes an event. This event comes before the begin.
                 let inner = self.name(level);
                 self.event(level, &format!("3 {inner} "), || atrace_instant(tag, &inner));
             }
@@ -248,7 +250,7 @@ mod cases {
             }
         }
 
-        /// Disables tracing for a while. Meanwhile no slice begins, but open slices end.
+        /// Disables tracing for a while. While tracing is disabled, no slice begins, but open slices end.
         fn disabled(&mut self, level: usize, open: &mut Vec<(Open, bool)>) {
             atrace_set_tracing_enabled(false);
             let before = lost();
@@ -265,9 +267,10 @@ mod cases {
             atrace_set_tracing_enabled(true);
         }
 
-        /// Forks a child, which writes events. These events do not appear in the parent's slices.
+        /// Forks a child, which ends its copies of the open slices and writes an event. Of the child, only this event
+        /// is in the trace.
         fn fork(&mut self, open: &mut Vec<(Open, bool)>) {
-            // SAFETY: the child traces, which it may, and ends.
+            // SAFETY: the child only writes events, which it may do, and ends.
             unsafe {
                 let child = crate::common::fork();
                 if child == 0 {
@@ -329,7 +332,7 @@ mod cases {
                 }
                 905..930 => (0..self.random.u64(..2000)).for_each(|_| self.other(level)),
                 930..940 => {
-                    // Deep nesting, and back.
+                    // Begins up to 199 nested slices, and then ends up to 299 slices.
                     for _ in 0..self.random.u64(..200) {
                         open.push(self.begin(level));
                     }
@@ -361,8 +364,8 @@ mod cases {
                     if let Some((_, expected)) = &mut self.recording {
                         expected.depth[level] = 0;
                     }
-                    // The thread takes the slot of the previous thread of its level, and so its sequence, before
-                    // another thread does.
+                    // With this event, the thread takes over the data of the previous thread of its level in the
+                    // producer, and so that thread's sequence of packets, before another thread does.
                     self.other(level);
                     let mut open = Vec::new();
                     for _ in 0..400 >> (2 * level) {
@@ -371,7 +374,8 @@ mod cases {
                     while let Some(last) = open.pop() {
                         self.end(level, last);
                     }
-                    // With several sessions it is unknown which unmatched ends a thread leaves when it ends.
+                    // With several sessions, it is unknown how many ends the thread could not write. So it waits for
+                    // room.
                     let mut has_room = self.sessions == 1;
                     while !has_room {
                         std::thread::sleep(Duration::from_millis(1));
@@ -381,8 +385,8 @@ mod cases {
                     }
                     lost()
                 };
-                // Joined explicitly, which a scope does not do: the unmatched ends of a thread that ends count as
-                // lost.
+                // Joined explicitly, because a scope does not wait for the end of a thread. The ends of slices that a
+                // thread could not write are counted as lost when the thread ends.
                 scope.spawn(body).join().unwrap()
             });
             let owed = if self.sessions == 1 { lost() - before } else { 0 };
@@ -392,7 +396,7 @@ mod cases {
         }
     }
 
-    /// Returns the line of an event, and its track.
+    /// Returns the line of text that represents an event (see [`Expected`]), and the event's track.
     fn line(event: &Event) -> (String, Option<u64>) {
         let name = match event.value {
             Some(value) if event.kind == 4 => value.to_string(),
@@ -413,7 +417,7 @@ mod cases {
         for lines in sequences.into_values() {
             let named = |line: &str| line.split_once(" L")?.1.get(..1)?.parse::<usize>().ok();
             let level = lines.iter().find_map(|(line, _)| named(line));
-            // In a sequence of few events, none may have a name.
+            // A sequence of few events may have no name that shows the level. In this case the lines are compared.
             let text =
                 |line: &'_ String| line.split_once('@').map_or(line.clone(), |(text, _)| text.to_owned());
             let same = |expected: &&Vec<String>| {
@@ -452,7 +456,7 @@ mod cases {
         assert_eq!(found, expected.iter().map(Vec::len).sum::<usize>(), "of some threads nothing came");
     }
 
-    /// Runs the test case while a service with this many sessions records it.
+    /// Runs the test case while a service with `sessions` sessions records it.
     fn recorded(place: &Place, case: &str, seed: u64, sessions: u32) -> Report {
         let socket = place.path(&format!("socket {seed}"));
         let (file, copier) = copied(&place.path("trace"));
@@ -484,7 +488,8 @@ mod cases {
         }
     }
 
-    /// Tests names of several lengths. A name that is too long is cut, and no event is lost while there is room.
+    /// Tests names of several lengths. A name that is too long is cut, but no event is lost while there is room in the
+    /// memory.
     #[test]
     fn names_of_any_length_are_there() {
         let name = case!({
@@ -529,7 +534,8 @@ mod cases {
         Place::file().run(&name);
     }
 
-    /// Tests that the end of a slice goes to the recording that has the begin.
+    /// Tests a slice whose name ends one recording and starts another one: the second recording has both the begin and
+    /// the end of the slice.
     #[test]
     fn a_slice_whose_name_takes_long_ends_where_it_began() {
         let name = case!({
@@ -555,7 +561,8 @@ mod cases {
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
     static IS_PAUSED: AtomicBool = AtomicBool::new(false);
 
-    /// Stops the interrupted thread until `MAY_GO_ON` is set, for some 100 ms at most.
+    /// Handles a signal: stops the interrupted thread until `MAY_GO_ON` is set, but for little more than 100 ms at
+    /// most.
     extern "C" fn stop(_: libc::c_int) {
         IS_HANDLED.store(true, Ordering::Release);
         for _ in 0..100 {
@@ -568,7 +575,7 @@ mod cases {
     }
 
     /// Tests a recording that begins while a thread is stopped at a random point of a slice on a track. The recording
-    /// has an end only if it has the begin.
+    /// contains the end of a slice only if it contains the begin.
     #[test]
     fn a_recording_that_begins_within_a_slice_on_a_track_has_both_ends_or_none() {
         let name = case!({
@@ -583,7 +590,8 @@ mod cases {
                 // SAFETY: no preconditions.
                 send.send(unsafe { libc::pthread_self() }).unwrap();
                 loop {
-                    // While a trace is read, it would only become longer.
+                    // The thread pauses while a recording is read: its events would only make the service's trace
+                    // longer.
                     until("it goes on", || !IS_PAUSED.load(Ordering::Relaxed));
                     if let Some(slice) = TrackSlice::begin(AtraceTag::App, "track", "name", 7) {
                         slice.end(&track("track", 7), None, 0);
@@ -602,7 +610,7 @@ mod cases {
                 // SAFETY: the thread runs until the process ends.
                 assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0);
                 until("the thread is stopped", || IS_HANDLED.load(Ordering::Acquire));
-                // Fails if the thread is stopped within an event.
+                // The start of the recording fails if the thread is stopped in the middle of an event.
                 let recording = perfetto::record_to(&path);
                 let written = WRITTEN.load(Ordering::Relaxed);
                 MAY_GO_ON.store(true, Ordering::Release);
@@ -618,7 +626,7 @@ mod cases {
                 recorded += 1;
                 recording.finish().unwrap();
                 let kinds: Vec<_> = Trace::open(&path).events().iter().map(|event| event.kind).collect();
-                // Each slice ends before the next one begins. Only the last one may be unfinished.
+                // Each slice must end before the next slice begins. Only the last slice may have no end.
                 let are_whole = kinds.chunks(2).all(|two| matches!(two, [1, 2] | [1]));
                 assert!(!kinds.is_empty() && are_whole, "round {round}: {kinds:?}");
             }
@@ -628,7 +636,7 @@ mod cases {
         recorded(&place, &name, 0, 1);
     }
 
-    /// Runs a random program, and writes down the events that its trace must contain.
+    /// Runs a random program, and writes the events that its trace must contain to files.
     fn program() {
         perfetto::connect();
         // On a busy machine, tags may be enabled before the service has reported its sessions.
@@ -658,8 +666,8 @@ mod cases {
         fs::write(directory.join("lost"), lost().to_string()).unwrap();
     }
 
-    /// Returns the data that [`program`] has written down: the lines of each level, the process id, and the number of
-    /// lost events.
+    /// Returns the data that [`program`] has written to files: the lines of each level, the process id, and the number
+    /// of lost events.
     fn noted(place: &Place) -> ([Vec<String>; LEVELS], u64, u64) {
         let said = |name: &str| fs::read_to_string(place.path(name)).unwrap();
         let lines = |level| said(&format!("expected {level}")).lines().map(str::to_owned).collect();
@@ -684,7 +692,7 @@ mod cases {
                 events.iter().filter(|event| event.kind == 1 || event.kind == 3).count() + others.len();
             let errors = "select name from stats where severity = 'error' and value > 0";
             let queries = ["select count(*) from slice", errors];
-            // Each query takes seconds.
+            // Queries are made only for every tenth seed, because each query takes seconds.
             let answers =
                 seed.is_multiple_of(10).then(|| processed(&place.path("trace"), &queries)).flatten();
             if let Some(answers) = answers {
@@ -699,8 +707,8 @@ mod cases {
         assert!(all_lost > 0, "the memory was never full");
     }
 
-    /// The begins that are open after each line of a thread, as linked lists: the line of the youngest begin, and the
-    /// list before it.
+    /// The slices that are open at each line of a level, except at lines that are a begin or an end of a slice. They
+    /// form a linked list: an entry of `begins` has the line of a begin, and the index of the next outer begin.
     struct Stacks {
         at: HashMap<String, Option<usize>>,
         begins: Vec<(String, Option<usize>)>,
@@ -723,7 +731,7 @@ mod cases {
             Self { at, begins }
         }
 
-        /// Returns whether these slices are open at this event, in the order of their begins.
+        /// Returns whether all slices in `open` are open at this event, in this order.
         fn has(&self, event: &str, open: &[String]) -> bool {
             let (mut left, mut next) = (open.iter().rev().peekable(), self.at[event]);
             while let Some((line, before)) = next.map(|next| &self.begins[next]) {
@@ -734,8 +742,8 @@ mod cases {
         }
     }
 
-    /// Tests several sessions, each of which loses different events. In each session, the slices nest as the program
-    /// made them.
+    /// Tests several sessions, each of which loses different events. In each session, the slices must be nested as in
+    /// the program.
     #[test]
     fn each_of_several_sessions_has_slices_as_the_program_made_them() {
         let name = case!({ program() });
@@ -757,7 +765,7 @@ mod cases {
                     _ if track.is_some() => {}
                     1 => open.push(line),
                     2 => _ = open.pop().expect("an end without a begin"),
-                    // There are many events with other names.
+                    // Several events have this name. The events with unique names are enough for the test.
                     _ if line.contains("a name") => {}
                     _ => {
                         let level: usize = line[3..4].parse().unwrap();

@@ -1,8 +1,9 @@
-//! Tests a producer behind Perfetto's relay, which forwards bytes, but no descriptors, to the service of another
-//! machine. That service gets the contents of the chunks as a part of the commit requests.
+//! Tests a producer (a process that writes events for Perfetto) behind Perfetto's relay. The relay forwards bytes, but
+//! no descriptors, to the service of another machine. So that service gets no shared memory: the commit requests
+//! contain the bytes of the chunks (pieces of the producer's memory).
 //!
-//! The service in this test shares no code with the service of this workspace. It answers as Google's service does on a
-//! TCP socket, and stores chunks by the same rules.
+//! The service in this test does not use the code of this workspace's service. It answers like Google's service on a
+//! TCP socket, and stores chunks by the rules of Google's service.
 
 #![cfg(not(no_tracing))]
 
@@ -29,7 +30,8 @@ mod cases {
     use crate::trace::{Event, Losses, Trace};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// The methods in the order of Google's service. The number of a method is its index plus 1.
+    /// The methods of the service, in the order in which Google's service lists them. The number of a method is its
+    /// index in this list plus 1.
     const METHODS: [&str; 12] = [
         "InitializeConnection",
         "RegisterDataSource",
@@ -47,7 +49,8 @@ mod cases {
     const INSTANCE: u64 = 7;
     const BUFFER: u64 = 300;
 
-    /// A chunk as the service has received it: the number of its finished packets, and the bytes behind its header.
+    /// A chunk that the service has received. `packets` is the number of its finished packets, and `bytes` are the
+    /// bytes after its header.
     #[derive(Debug)]
     struct Chunk {
         is_complete: bool,
@@ -58,12 +61,12 @@ mod cases {
     /// The data that the service has received on one connection.
     #[derive(Debug, Default)]
     struct Host {
-        /// The number of the request to which the service's commands are sent as replies.
+        /// The number of the request `GetAsyncCommand`. The service sends its commands as replies to this request.
         commands: u64,
         registered: Vec<u64>,
-        /// The chunks, by the number of the writer and the number of the chunk.
+        /// The chunks, by the number of the trace writer and the number of the chunk in its sequence.
         chunks: BTreeMap<(u16, u32), Chunk>,
-        /// How many times a chunk arrived that its thread was still writing.
+        /// How many times the service received a chunk to which a thread was still writing.
         incomplete: usize,
         flushed: u64,
         has_stopped: bool,
@@ -96,7 +99,7 @@ mod cases {
                 assert!(!before.is_complete && before.packets <= packets, "{key:?}");
                 assert_eq!(before.bytes.len(), bytes.len(), "{key:?}");
             }
-            // Otherwise a reader that comes now finds a gap.
+            // The previous chunk must be complete. Otherwise a reader of the trace would find a gap.
             assert!(
                 key.1 == 0 || self.chunks.get(&(key.0, key.1 - 1)).is_some_and(|it| it.is_complete),
                 "{key:?}"
@@ -118,7 +121,7 @@ mod cases {
             }
         }
 
-        /// Returns the trace of the data that has arrived so far.
+        /// Returns the trace that consists of the data received so far.
         fn trace(&self) -> Trace {
             let mut packets = Vec::new();
             for ((writer, _), chunk) in &self.chunks {
@@ -141,12 +144,12 @@ mod cases {
         }
     }
 
-    /// The relay and the service in one, which answers all connections.
+    /// The relay and the service in one object, which serves all connections, one after the other.
     #[derive(Clone)]
     struct Service {
         host: Arc<Mutex<Host>>,
         connections: Arc<AtomicUsize>,
-        /// How many connections were ended because a descriptor arrived.
+        /// How many connections the relay has ended because it received a descriptor.
         refused: Arc<AtomicUsize>,
         stream: Arc<Mutex<Option<UnixStream>>>,
     }
@@ -172,7 +175,7 @@ mod cases {
             service
         }
 
-        /// Serves a connection until it ends. Like the relay, ends the connection if a descriptor arrives.
+        /// Serves a connection until it ends. Ends the connection if it receives a descriptor, as the relay does.
         fn serve(&self, stream: &UnixStream) {
             let socket = Socket::new(stream.try_clone().unwrap().into());
             let (mut inbox, mut more) = (Vec::new(), [0; 4096]);
@@ -208,7 +211,8 @@ mod cases {
                                 false,
                                 Some(|reply: &mut Writer<'_>| {
                                     if name == "InitializeConnection" {
-                                        // The producer's memory is not used, but its chunks' bytes are wanted.
+                                        // Tells the producer not to use shared memory, but to send the bytes of its
+                                        // chunks.
                                         reply.number(1, 0).number(2, 1).number(3, 1);
                                     }
                                 }),
@@ -241,13 +245,13 @@ mod cases {
             self.send(wire::reply_to(&mut bytes, request, true, Some(command)).unwrap());
         }
 
-        /// Asks the producer to commit all events that it has written, and waits until the producer has done this.
+        /// Asks the producer to commit all events that it has written, and waits until the producer has answered.
         fn flush(&self, request: u64) {
             self.command(5, |flush| _ = flush.number(1, INSTANCE).number(2, request));
             until("the flush is answered", || self.host.lock().unwrap().flushed == request);
         }
 
-        /// Checks that there was exactly one connection after `refused` connections that the relay has ended.
+        /// Checks that the relay has ended `refused` connections, and that there was exactly one other connection.
         fn had_one_connection(&self, refused: usize) {
             let counts = [&self.refused, &self.connections].map(|count| count.load(Ordering::SeqCst));
             assert_eq!(counts, [refused, refused + 1]);
@@ -267,8 +271,8 @@ mod cases {
         }
     }
 
-    /// The number of events of each kind that a thread writes at once. All of them together fit into the
-    /// memory.
+    /// The number of slices that each thread writes in a round (see [`write_rounds`]). The events that all threads
+    /// write in one round fit into the memory.
     const EVENTS: usize = 1500;
     const THREADS: usize = 4;
 
@@ -316,8 +320,8 @@ mod cases {
         all_arrive(&name, None);
     }
 
-    /// Tests a producer that offers shared memory. The relay ends the connection on which the memory's descriptor
-    /// arrives.
+    /// Tests a producer that offers shared memory. The relay ends the connection on which it receives the memory's
+    /// descriptor, and the producer connects again without an offer.
     #[test]
     fn all_events_arrive_through_a_relay_if_memory_is_offered() {
         let name = case!({ write_rounds() });
@@ -335,7 +339,7 @@ mod cases {
                         if barrier.wait().is_leader() {
                             step(&format!("written-{round}"));
                         }
-                        // The threads live on, with open chunks.
+                        // The threads continue to run, and keep chunks that are not complete.
                         wait_for(&format!("go-{round}"));
                     }
                 });
@@ -376,13 +380,14 @@ mod cases {
         assert!(host.chunks.values().all(|chunk| chunk.is_complete));
     }
 
-    /// Tests the end of a program: the service can't read the open chunks of a process that has ended.
+    /// Tests the end of a program. Before the program ends, it must send its incomplete chunks, because the service
+    /// can't read its memory.
     #[test]
     fn a_program_that_ends_sends_its_last_events() {
         let name = case!({
             perfetto::connect();
             atrace_instant(TAG, "first");
-            std::thread::sleep(std::time::Duration::from_millis(300)); // The socket thread looks less often.
+            std::thread::sleep(std::time::Duration::from_millis(300)); // The socket thread checks for chunks less often.
             atrace_instant(TAG, "last");
         });
         let place = Place::file();
@@ -394,8 +399,8 @@ mod cases {
         service.had_one_connection(0);
     }
 
-    /// Tests a service that requests a flush again and again while threads write events. The service never gets a chunk
-    /// before the previous chunk of the same thread ([`Host::take`] checks that).
+    /// Tests a service that requests flushes again and again while threads write events. The service must not get a
+    /// chunk before it has the complete previous chunk of the same thread ([`Host::take`] checks this).
     #[test]
     fn flushes_of_busy_threads_leave_no_gap() {
         let name = case!({
@@ -411,7 +416,8 @@ mod cases {
                         }
                         while !done.load(Ordering::Relaxed) {
                             (0..100).for_each(|_| atrace_instant(TAG, "busy"));
-                            // Otherwise the test takes long to read what was written.
+                            // Without this pause, the threads would write so many events that the test would take long
+                            // to read them.
                             std::thread::sleep(std::time::Duration::from_millis(1));
                         }
                     });
@@ -430,7 +436,7 @@ mod cases {
             let host = service.host.lock().unwrap();
             host.chunks.values().map(|chunk| u32::from(chunk.packets)).sum::<u32>()
         };
-        // Few packets are no events.
+        // Some packets contain no event, so flushes continue until there are at least 2000 packets.
         for request in (13..10_000).take_while(|_| packets() < 2000) {
             service.flush(request);
         }

@@ -1,4 +1,5 @@
-//! Tests the costs and the reported state of producers whose service restarts or hangs.
+//! Tests producers (processes that write events for Perfetto) whose service restarts or hangs: their memory, their lost
+//! events, and the connection state that they publish.
 
 #![cfg(not(no_tracing))]
 
@@ -38,8 +39,8 @@ mod cases {
         atrace_cli::doctor::connection_states(&[process], |_| Duration::from_secs(1)).known.remove(&process)
     }
 
-    /// Keeps glibc from reserving 64 mebibytes of addresses for each thread that allocates beside another one. How many
-    /// threads do so depends on how busy the machine is.
+    /// An environment variable that limits glibc to one heap. Otherwise glibc may reserve 64 MiB of address space for
+    /// each thread that allocates while another thread does. How many threads do so depends on how busy the machine is.
     const ONE_HEAP: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
 
     /// Returns the size of a process's address space and of its memory, in KiB.
@@ -51,7 +52,8 @@ mod cases {
         })
     }
 
-    /// Tests a service that ends and returns many times. Threads write into the service's memory until each end.
+    /// Tests a service that ends and starts again many times. At each end of the service, threads are writing to the
+    /// memory that they share with the service.
     #[test]
     fn a_service_that_comes_back_again_and_again_costs_no_memory() {
         const WARM_UP: u32 = 5;
@@ -67,7 +69,7 @@ mod cases {
                             for _ in 0..200 {
                                 drop(begin_scoped_event(TAG, "a slice of a thread that does not look up"));
                             }
-                            // The service reads everything, but more slowly than it is written.
+                            // The service reads all events, but more slowly than threads can write them.
                             std::thread::sleep(Duration::from_millis(5));
                         }
                     });
@@ -86,8 +88,8 @@ mod cases {
         let mut sizes = Vec::new();
         let grew =
             |sizes: &[[u64; 2]]| sizes[1][0] >= sizes[0][0] + 1024 || sizes[1][1] >= sizes[0][1] + 1024;
-        // The memory of a service is kept for good if a thread is stopped in an event when the service ends, as it may
-        // be on a busy machine. Then another series of services shows that this is not the rule.
+        // If a thread is preempted in an event when a service ends (on a busy machine), the memory of this service is
+        // kept for good. So there are up to three series of services. In one of them, the process must not grow.
         for time in 1..=WARM_UP + 3 * times {
             let service = serve(listen(&socket));
             let producer = producer.get_or_insert_with(|| command.spawn().unwrap());
@@ -107,11 +109,11 @@ mod cases {
         let ran = common::end_of(producer.unwrap());
         assert!(ran.status.success(), "{ran:?}");
         println!("KiB of addresses and of memory, each after {times} more services: {sizes:?}");
-        // The memory that is shared with one service is one mebibyte.
+        // `grew` compares the sizes with one MiB, the size of the memory that is shared with one service.
         assert!(sizes.windows(2).any(|pair| !grew(pair)), "{sizes:?}");
     }
 
-    /// Tests that the recordings that a process makes of itself use the same memory, one after the other.
+    /// Tests that successive recordings that a process makes of itself use the same memory.
     #[test]
     fn recordings_use_their_memory_again() {
         let name = case!({
@@ -129,11 +131,13 @@ mod cases {
         let place = Place::file();
         let ran = common::run(place.command(&name).env(ONE_HEAP.0, ONE_HEAP.1));
         let kib: Vec<i64> = ran.said("ADDRESSES").iter().map(|kib| kib.parse().unwrap()).collect();
-        // Each recording has 32 mebibytes of addresses, of which even an eighth would be noticed.
+        // Each recording needs 32 MiB of address space. The test fails if 20 recordings together leave even an eighth
+        // of this space (4 MiB) in use.
         assert!(kib[1] - kib[0] < 4096, "{ran:?}");
     }
 
-    /// Tests a service that reads no message for eight seconds, because it still stores the events of earlier messages.
+    /// Tests a service that reads no requests for eight seconds, because it is still writing the events of earlier
+    /// requests to its trace.
     #[test]
     fn a_busy_service_keeps_its_producers() {
         let name = case!({
@@ -143,7 +147,8 @@ mod cases {
             let hold = Hold::new(&PathBuf::from(std::env::var_os("TRACE").unwrap()));
             let (start, mut number) = (Instant::now(), 0);
             while start.elapsed() < Duration::from_secs(8) {
-                // Each commit has about one chunk, so that the commits fill the socket's queue and not the memory.
+                // Each commit has about one chunk, so the commits fill the socket's queue before the events fill the
+                // memory.
                 (0..8).for_each(|_| atrace_instant(TAG, &text));
                 number += 8;
                 std::thread::sleep(Duration::from_millis(2));
@@ -165,8 +170,8 @@ mod cases {
         assert_eq!(ran.said("EVENTS"), [(counts.events + counts.lost).to_string()], "{counts:?}");
     }
 
-    /// Tests events that a process loses while its connection is restored, just before it exits: the next service reads
-    /// their number.
+    /// Tests events that a process loses after its service has ended and before it has connected to the next service.
+    /// The process exits soon after, but the next service still gets the number of lost events.
     #[test]
     fn the_next_service_counts_what_was_lost_without_a_connection() {
         let name = case!({
@@ -176,7 +181,7 @@ mod cases {
                 fs::write(directory.join("serves"), "").unwrap();
                 until("it has an event", || service.events() == 1);
                 fs::write(directory.join("connected"), "").unwrap();
-                std::thread::sleep(Duration::from_secs(600)); // Until it is killed.
+                std::thread::sleep(Duration::from_secs(600)); // The test kills this process earlier.
             }
             atrace_instant(TAG, "recorded");
             assert_eq!(perfetto::status().sessions(), 1);
@@ -195,11 +200,11 @@ mod cases {
         let mut first = command(&name).env("SERVES", "").spawn().unwrap();
         until("it serves", || place.path("serves").exists());
         let mut program = command(&name);
-        // With this variable, the first event and an exit wait for five seconds.
+        // With `ATRACE_BACKEND=perfetto`, the first event and an exit wait for a service, for five seconds.
         program.env("ATRACE_BACKEND", "perfetto").env("PERFETTO_PRODUCER_SOCK_NAME", &socket);
         let program = program.spawn().unwrap();
         until("it is connected", || connected.exists());
-        // The program finds an address at which nobody answers yet.
+        // The program finds a listening socket when it connects again, but no service answers yet.
         let next = listen(&socket);
         first.kill().unwrap();
         first.wait().unwrap();
@@ -211,12 +216,13 @@ mod cases {
         assert_eq!((counts.events, counts.lost), (0, 3), "{counts:?}");
     }
 
-    /// Tests the state of the connection that the doctor and `atrace status` show.
+    /// Tests the state of the connection that a process publishes in its state page, and that the commands `atrace
+    /// doctor` and `atrace status` show.
     #[test]
     fn the_state_page_has_the_state_of_the_connection() {
         let name = case!({
             perfetto::connect();
-            // The test kills this process. The limit is for the case that the test itself was killed.
+            // The test kills this process. The time limit is needed only if the test itself is killed.
             std::thread::sleep(Duration::from_secs(600));
         });
         let place = Place::file();
@@ -239,13 +245,13 @@ mod cases {
         producer.wait().unwrap();
     }
 
-    /// Tests a service that closes each connection. The program tries to connect less and less often, as if there were
-    /// no service.
+    /// Tests a service that closes each connection. The program tries to connect at longer and longer intervals, as it
+    /// does if there is no service.
     #[test]
     fn a_service_that_accepts_and_closes_is_left_alone() {
         let name = case!({
             perfetto::connect();
-            // The test kills this process. The limit is for the case that the test itself was killed.
+            // The test kills this process. The time limit is needed only if the test itself is killed.
             std::thread::sleep(Duration::from_secs(600));
         });
         let place = Place::file();
@@ -262,10 +268,10 @@ mod cases {
             }
             times.first().is_some_and(|first| first.elapsed() > Duration::from_secs(3))
         });
-        // A service that greets resets this: after it has ended, the program connects again soon.
+        // A service that answers resets the interval: after this service has ended, the program soon connects again.
         let service = serve(listen(&socket));
         until("it is connected", || connected(producer.id()));
-        // The program finds the next listener at once.
+        // The next socket listens before the service ends, so the program finds a listener immediately.
         let next = place.path("next");
         let listener = UnixListener::bind(&next).unwrap();
         fs::rename(&next, &socket).unwrap();
@@ -278,7 +284,7 @@ mod cases {
         producer.kill().unwrap();
         producer.wait().unwrap();
         println!("asked {} times in 3 s; then after {:?}", times.len(), again[2] - again[0]);
-        // After 100 ms, 200, 400 and 800.
+        // The program tries again after 100 ms, 200 ms, 400 ms and 800 ms.
         assert!(times.len() <= 6, "{} times", times.len());
         assert!(again[2] - again[0] < Duration::from_secs(5), "{:?}", again[2] - again[0]);
     }

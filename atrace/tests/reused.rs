@@ -16,8 +16,8 @@ mod cases {
     use crate::common::{self, Place, case, control, descriptor_of, descriptors, limit, limited};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// No more than this number of a thread's events may be written to the wrong file. (The crate's documentation
-    /// promises at most 255, and 256 on Android.)
+    /// The maximum number of a thread's events that may be written to a wrong file after the marker's descriptor was
+    /// replaced. (The crate's documentation promises at most 255, and 256 on Android.)
     const BOUND: usize = 256;
 
     fn marker() -> PathBuf {
@@ -28,9 +28,10 @@ mod cases {
         descriptor_of(&marker()).expect("the marker is open")
     }
 
-    /// Makes the marker's descriptor, `at`, refer to the file of the program's descriptor `own`.
+    /// Replaces the marker's descriptor, whose number is `at`: afterwards, it refers to the file of the program's
+    /// descriptor `own`.
     fn put(own: RawFd, at: RawFd) {
-        // SAFETY: the number is that of atrace's descriptor, which is under test.
+        // SAFETY: the descriptor belongs to `atrace`, which must tolerate the change in this test.
         assert_eq!(unsafe { libc::dup2(own, at) }, at);
     }
 
@@ -89,7 +90,7 @@ mod cases {
             assert!(astray <= BOUND, "{astray} events went into files of the host");
             many();
             assert_eq!(own.iter_mut().map(events_in).sum::<usize>(), astray, "it goes on");
-            // No number was free for the marker.
+            // All other events were dropped, because no descriptor number was free for the marker.
             assert_eq!(sink().dropped() as usize, 4000 - astray);
             drop(own);
             many();
@@ -101,7 +102,8 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()), 2001);
     }
 
-    /// Tests that the marker is not opened again at the number that was closed, even if no other is free.
+    /// Tests that the marker is not opened again with the descriptor number that the program has closed, even if no
+    /// other number is free.
     #[test]
     fn a_number_that_was_closed_is_not_the_markers_again() {
         let name = case!({
@@ -111,7 +113,7 @@ mod cases {
             while let Ok(file) = File::open("/dev/null") {
                 own.push(file);
             }
-            // SAFETY: the number is that of atrace's descriptor, which is under test.
+            // SAFETY: the descriptor belongs to `atrace`, which must tolerate the change in this test.
             assert_eq!(unsafe { libc::close(closed) }, 0);
             atrace_instant(TAG, "lost");
             assert_eq!((descriptor_of(&marker()), sink().dropped()), (None, 1));
@@ -126,7 +128,8 @@ mod cases {
     }
 
     /// Tests that the marker's descriptor has the highest number that the soft limit allows, at most 4095, and the
-    /// descriptor of the published state the number below it. A marker that is opened again obeys a lowered limit.
+    /// descriptor of the published state the number below it. If the limit was lowered, a marker that is opened again
+    /// has the highest number below the new limit.
     #[test]
     fn the_number_is_the_highest_that_the_limit_allows() {
         let name = case!({
@@ -140,7 +143,7 @@ mod cases {
             if cfg!(target_os = "linux") {
                 assert_eq!(state.unwrap().file_name().to_str(), Some(&*(expected - 1).to_string()));
             }
-            // The same holds if the limit is lowered later.
+            // After the limit was lowered, a marker that is opened again has the highest number below the new limit.
             limit(libc::RLIMIT_NOFILE, 32, 8192).unwrap();
             atrace_instant(TAG, "second");
             common::close_all();
@@ -157,8 +160,8 @@ mod cases {
         }
     }
 
-    /// Returns how many events were written to the file that now has the marker's number. `read` returns how many
-    /// the file has.
+    /// Replaces the marker's descriptor by `own`, and writes events. Returns how many events were written to the file
+    /// of `own`. `read` returns the number of events in this file.
     fn goes_astray(own: RawFd, mut read: impl FnMut() -> usize) -> usize {
         let before = descriptors().len();
         put(own, number());
@@ -168,7 +171,8 @@ mod cases {
         many();
         assert_eq!(read(), astray, "it goes on");
         assert_eq!(sink().dropped(), 0);
-        // The host's file, and the marker with another number.
+        // The marker was opened again with another number, and the replaced descriptor still refers to the program's
+        // file.
         assert_eq!(descriptors().len(), before + 1);
         astray
     }
@@ -204,22 +208,23 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()) + astray, 12_001);
     }
 
-    /// Tests that an error which no marker returns is noticed at once. The event is then written to the marker.
+    /// Tests errors of `write(2)` that no marker returns. After such an error, the library notices at once that the
+    /// descriptor is not the marker's, and writes the event to the marker.
     #[test]
     fn an_answer_that_no_marker_gives_is_found_out_at_once() {
         let name = case!({
             atrace_instant(TAG, "first");
-            // EPIPE. (Rust ignores SIGPIPE.)
+            // A write to a socket without a peer returns EPIPE. (Rust programs ignore SIGPIPE.)
             let (socket, peer) = UnixStream::pair().unwrap();
             drop(peer);
             put(socket.as_raw_fd(), number());
             atrace_instant(TAG, "broken");
-            // ENOTCONN.
+            // A write to an unconnected socket returns ENOTCONN.
             // SAFETY: no preconditions; creates a descriptor.
             let unconnected = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
             put(unconnected, number());
             atrace_instant(TAG, "unconnected");
-            // EAGAIN, and a partial write after some room was made.
+            // A write to a full socket or a full pipe returns EAGAIN.
             let (mut socket, mut peer) = UnixStream::pair().unwrap();
             socket.set_nonblocking(true).unwrap();
             while socket.write(&[b'.'; 64]).is_ok() {}
@@ -231,14 +236,14 @@ mod cases {
             while writer.write(&[b'.'; 64]).is_ok() {}
             put(writer.as_raw_fd(), number());
             atrace_instant(TAG, "stuffed");
-            // EBADF: the descriptor is open for reading only, or not at all.
+            // A write to a descriptor that is open only for reading returns EBADF.
             put(File::open("/dev/null").unwrap().as_raw_fd(), number());
             atrace_instant(TAG, "read-only");
-            // EINVAL.
+            // A write to an epoll descriptor returns EINVAL.
             // SAFETY: no preconditions; creates a descriptor.
             put(unsafe { libc::epoll_create1(0) }, number());
             atrace_instant(TAG, "polling");
-            // ENOSPC.
+            // A write to `/dev/full` returns ENOSPC.
             put(File::options().write(true).open("/dev/full").unwrap().as_raw_fd(), number());
             atrace_instant(TAG, "end");
             assert_eq!(sink().dropped(), 0);
@@ -272,8 +277,9 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()), 4001);
     }
 
-    /// Tests that each thread notices a wrong descriptor, even a thread that ends soon, because each thread checks at
-    /// its first event. On Android, threads whose stacks are at the same address share a check.
+    /// Tests that each thread notices that the marker's descriptor was replaced, even a thread that writes only one
+    /// event, because each thread checks the descriptor at its first event. On Android, threads whose stacks are at the
+    /// same address count as one thread for this check.
     #[test]
     fn each_thread_and_each_child_finds_it_out() {
         let name = case!({
@@ -302,7 +308,7 @@ mod cases {
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert_eq!(status, 0);
             println!("ASTRAY {}", events_in(&mut file));
-            // The child has found its descriptor to be wrong, which does not affect the parent.
+            // The child has replaced its own descriptor only. This does not affect the parent.
             atrace_instant(TAG, "last");
             assert_eq!(sink().dropped(), 0);
         });
@@ -312,8 +318,8 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()) + astray, 1 + 600 + 8000 + 2000 + 1);
     }
 
-    /// Tests that no events are written to a descriptor that no longer belongs to the library, even if no descriptor
-    /// can be opened.
+    /// Tests that events are dropped if the marker's descriptor was replaced and the marker can't be opened again: they
+    /// are not written to the replaced descriptor.
     #[test]
     fn without_a_descriptor_to_be_had_events_are_dropped() {
         let name = case!({
@@ -336,14 +342,14 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()), 2001);
     }
 
-    /// Tests a size limit that is set while events are written. Events are dropped before they would raise a signal,
-    /// and written again after the limit is removed.
+    /// Tests a limit of the size of files that is set after the first event. Events that would exceed the limit and
+    /// raise SIGXFSZ are dropped. Events are written again after the limit is removed.
     #[test]
     fn a_size_limit_that_comes_later_ends_events_not_the_program() {
         let name = case!({
             let limit_to = |size| limit(libc::RLIMIT_FSIZE, size, libc::RLIM_INFINITY).unwrap();
             atrace_instant(TAG, "first");
-            // Room for the events within the bound.
+            // The limit leaves room for the events that may be written before the library notices the limit.
             limit_to((BOUND * 1024) as libc::rlim_t);
             let name = "x".repeat(1000);
             let before = descriptors();
@@ -356,7 +362,7 @@ mod cases {
             limit_to(libc::RLIM_INFINITY);
             atrace_instant(TAG, "last");
             assert_eq!(sink().dropped() as usize, dropped);
-            // After a switch, the wrong file is noticed at once, even if there is no room.
+            // The first event after a switch of tracing checks the limit of the size of files, so it is dropped.
             limit_to(0);
             let _switched = control().enable(AtraceTag::Camera);
             limit_to(libc::RLIM_INFINITY);

@@ -1,4 +1,4 @@
-//! Tests that a whole process follows libcutils' rules for the properties.
+//! Tests that a process with `atrace` reads the properties by the rules of libcutils.
 
 mod common;
 
@@ -74,7 +74,8 @@ fn app_follows_the_patterns_and_not_the_mask() {
         assert_eq!(with("0", &["*"]), ALWAYS);
         assert_eq!(with("-1", &["*"]), ALWAYS);
         assert_eq!(with("1", &[&star]), APP | ALWAYS);
-        // On a host the last part of argv[0] may match alone; on Android the whole must match.
+        // On a host, a pattern may match argv[0] or only its last part. On Android, a pattern must match the whole
+        // argv[0].
         let by_last_part = if cfg!(target_os = "android") { ALWAYS } else { APP | ALWAYS };
         assert_eq!(with("1", &[file]), by_last_part);
         assert_eq!(with("1", &[&file[1..]]), ALWAYS);
@@ -88,14 +89,15 @@ fn app_follows_the_patterns_and_not_the_mask() {
         for damaged in ["2147483648", "99999999999999999999", "-99999999999999999999", "0x80000000"] {
             assert_eq!(with(damaged, &["other", "*"]), ALWAYS, "{damaged}");
         }
-        // An invalid count does not make the reader look at that many patterns.
+        // A very large count does not make the reader search for that many patterns.
         assert_eq!(with("2147483647", &["other", "*"]), APP | ALWAYS);
         assert_eq!(with("2147483647", &["other", "no"]), ALWAYS);
         assert_eq!(with("1", &["[*"]), ALWAYS);
         assert_eq!(with("1", &["\\*"]), ALWAYS, "a backslash is a backslash");
         assert_eq!(with("1", &["?*"]), APP | ALWAYS);
         assert_eq!(with("1", &[""]), ALWAYS);
-        // A mask that is no number disables the pattern, too. The bit of App in a mask enables nothing.
+        // If the mask of tags is not a number, patterns have no effect. The bit of the tag App in a mask enables
+        // nothing.
         assert_eq!(with("1", &["*"]), APP | ALWAYS);
         set(FLAGS, "no number");
         assert_eq!(tags(), AtraceTag::empty());
@@ -127,7 +129,7 @@ fn a_property_that_appears_late_is_noticed() {
         atrace_init();
         atrace_instant(AtraceTag::Camera, "early");
         for index in 0..10 {
-            // Other properties appear first, and change.
+            // Before the flags are set, other properties are created and changed.
             set(&format!("debug.other.{index}"), "x");
             set("debug.other.0", "y");
             assert_eq!(tags(), ALWAYS);
@@ -228,15 +230,15 @@ fn parking_before_the_first_event_holds_also_where_there_is_no_marker() {
 /// The number of calls of `atrace_set_tracing_enabled`.
 static SWITCHES: AtomicU32 = AtomicU32::new(0);
 
-/// Disables tracing in this process, or makes it follow the properties again.
+/// Handles a signal: disables tracing in this process, or makes the process follow the properties again, in turn.
 extern "C" fn switch(_: libc::c_int) {
     let before = SWITCHES.load(Ordering::Relaxed);
     atrace_set_tracing_enabled(before % 2 == 1);
     SWITCHES.store(before + 1, Ordering::Relaxed);
 }
 
-/// Tests that the last call of `atrace_set_tracing_enabled` determines whether tracing is enabled, although the tags
-/// were being read during that call. A signal handler makes the call, at random points.
+/// Tests that the last call of `atrace_set_tracing_enabled` determines whether tracing is enabled, even if the call
+/// interrupts code that reads the tags. A signal handler makes the calls, at random times.
 #[test]
 #[allow(unsafe_code, reason = "a signal interrupts the thread, as it could in a C program")]
 fn parking_is_exact_while_tags_are_read() {
@@ -250,7 +252,7 @@ fn parking_is_exact_while_tags_are_read() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while SWITCHES.load(Ordering::Relaxed) < MANY {
-                    // SAFETY: that thread waits for this one.
+                    // SAFETY: `thread` still exists, because it waits for the end of this thread.
                     assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0);
                     std::thread::sleep(std::time::Duration::from_micros(20));
                 }
@@ -273,7 +275,7 @@ fn parking_is_exact_while_tags_are_read() {
 fn refused(case: &str, reason: &str, prepare: impl FnOnce(&Place)) {
     let place = Place::file();
     prepare(&place);
-    // Only the store is named. The marker is the kernel's, or there is none.
+    // The store is the only fault, so the only line on stderr is about the store.
     let ran = common::run(&mut place.command(case));
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
     assert!(ran.stderr.contains(reason) && ran.stderr.ends_with("tracing is off\n"), "{}", ran.stderr);
@@ -292,7 +294,7 @@ fn a_store_that_can_not_be_used_switches_off() {
         }
         assert_eq!(sink().kind(), "None");
         assert!(control::Control::open().is_err());
-        // A watch on a store that can't change is no error.
+        // A watch can be started although the store can't be used. Its callback is never called.
         drop(watch::watch(|_| panic!("called")).unwrap());
     });
     refused(&name, "not begin like a property store", |place| {
@@ -320,7 +322,7 @@ fn a_named_store_that_is_missing_is_complained_about_without_a_named_marker() {
     });
     let place = Place::file();
     if !common::is_root(&name) {
-        return; // Other users have no marker by default, and get no message.
+        return; // By default only root can open the kernel's marker. Other users get no message about the store.
     }
     let ran = common::run(
         place.command(&name).env_remove("ATRACE_MARKER").env("ATRACE_PROPERTIES", "/nonexistent/store"),
@@ -342,7 +344,8 @@ fn a_store_that_is_damaged_while_it_is_read_harms_nothing() {
         for round in 0..600 {
             let bytes: Vec<u8> = (0..length.min(4096)).map(|_| chance.next() as u8).collect();
             match round % 3 {
-                // The whole beginning, a count or a serial, or a byte of an entry.
+                // Overwrites the first 4 KiB; or a number in the header, such as the count or the serial; or a byte of
+                // an entry.
                 0 => file.write_all_at(&bytes, 0).unwrap(),
                 1 => file.write_all_at(&bytes[..4], 8 + 4 * chance.below(3) as u64).unwrap(),
                 _ => file.write_all_at(&bytes[..1], 64 + chance.below(2000) as u64).unwrap(),
@@ -359,7 +362,8 @@ fn a_store_that_is_damaged_while_it_is_read_harms_nothing() {
     assert!(place.text().starts_with(&format!("B|{}|before", ran.pid)));
 }
 
-/// Tests a store whose file is deleted. Processes that have the file open keep using it, and write to no other file.
+/// Tests a store whose file is deleted. A process that has the file open continues to read it. The process does not
+/// create another file.
 #[test]
 #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
 fn a_deleted_store_stays_as_it_was() {

@@ -1,4 +1,4 @@
-//! Tests where events go, which destinations are refused, and what happens when a destination fails.
+//! Tests to which sink events are written, which sinks are refused, and what happens when a sink fails.
 
 mod common;
 
@@ -22,8 +22,8 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// Checks a program for which an environment variable has an invalid value: no event is recorded, the program runs
-    /// on, and the reason is reported.
+    /// Checks a program in which an environment variable has an invalid value: no event is written, the program
+    /// continues, and [`sink`] names the reason.
     fn is_off() {
         let before = descriptors();
         for _ in 0..3 {
@@ -157,7 +157,7 @@ mod cases {
         assert_eq!(place.messages().len(), 300);
     }
 
-    /// Makes the child inherit the descriptor of `file`, with the same number.
+    /// Makes the child process of `command` inherit the descriptor of `file`, with the same number.
     fn inherit(command: &mut std::process::Command, file: &File) {
         let number = file.as_raw_fd();
         // SAFETY: fcntl may be called between fork and exec. The file stays open here as long as the command is used.
@@ -182,13 +182,15 @@ mod cases {
             match std::env::var("GOOD") {
                 Ok(_) => {
                     atrace_instant(TAG, "one");
-                    // The host may close the inherited number and reuse it. The library uses another number.
+                    // The program may close the inherited descriptor and reuse its number, because the library uses a
+                    // duplicate with another number.
                     let number: i32 =
                         std::env::var("ATRACE_MARKER").unwrap().split(':').nth(1).unwrap().parse().unwrap();
                     // SAFETY: no other code in this process uses the inherited descriptor.
                     drop(unsafe { OwnedFd::from_raw_fd(number) });
                     let other = tempfile::tempfile().unwrap();
-                    // SAFETY: as above. The file may have got a lower number.
+                    // SAFETY: no other code in this process uses `number`. `dup2` is needed because `other` may have
+                    // got a lower number.
                     assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
                     atrace_instant(TAG, "two");
                     assert_eq!(other.metadata().unwrap().len(), 0);
@@ -232,7 +234,7 @@ mod cases {
         ] {
             refused_with(&name, &place, "ATRACE_MARKER", value, reason);
         }
-        // A pipe with a correct identity.
+        // A pipe is refused even if its identity is correct.
         let pipe = place.path("pipe");
         mkfifo(&pipe);
         let open = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
@@ -293,7 +295,7 @@ mod cases {
                 keeps("Control::enable", &mut || drop(control.enable(AtraceTag::Adb)));
                 keeps("Control::disable", &mut || drop(control.disable("y")));
                 keeps("Control::patterns", &mut || drop(control.patterns()));
-                // The next event finds the flags changed.
+                // The flags have changed, so the next event reads the properties.
                 keeps("atrace_begin after a switch", &mut || atrace_begin(TAG, "a"));
             }
         }
@@ -332,7 +334,7 @@ mod cases {
             }
             let sink = sink();
             assert_eq!(sink.kind(), "Device");
-            // If a begin was not written, no end is.
+            // The ends are not counted: if the begin of a slice was not written, no end is written.
             assert_eq!(sink.dropped(), 100);
         });
         let place = Place::file().on();
@@ -401,8 +403,8 @@ mod cases {
     )]
     fn a_complaint_that_nobody_can_read_harms_nobody() {
         let name = case!({
-            // As in a C program, which SIGPIPE would end.
-            // SAFETY: the default action is no handler.
+            // In a C program, SIGPIPE has its default action, which ends the program.
+            // SAFETY: no handler is installed, only the default action.
             unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
             set_errno(77);
             atrace_begin(TAG, "x");
@@ -421,7 +423,7 @@ mod cases {
         let mut command = place.command(&name);
         command.env("ATRACE_BACKEND", "wrong");
 
-        // stderr is closed.
+        // In this program, stderr is closed.
         let mut closed = place.command(&name);
         closed.env("ATRACE_BACKEND", "wrong");
         // SAFETY: close may be called between fork and exec.
@@ -433,7 +435,7 @@ mod cases {
         }
         common::run(&mut closed);
 
-        // A pipe and a socket that no one reads any more, and full ones.
+        // The stderr of the next programs is a pipe or a socket whose other end is closed, or a full pipe.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         common::run(command.stderr(Stdio::from(OwnedFd::from(writer))));
@@ -444,12 +446,12 @@ mod cases {
         // SAFETY: a descriptor of this test.
         unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         while writer.write(&[0; 4096]).is_ok() {}
-        // SAFETY: as above.
+        // SAFETY: a descriptor of this test.
         unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, 0) };
         common::run(command.stderr(Stdio::from(OwnedFd::from(writer))));
-        // A full device.
+        // A device that is always full.
         common::run(command.stderr(Stdio::from(OpenOptions::new().write(true).open("/dev/full").unwrap())));
-        // A terminal, which can be read: one line.
+        // A terminal: the message can be read there, and has one line.
         let (mut master, terminal) = terminal();
         let mut options = OpenOptions::new();
         let slave = options.read(true).write(true).custom_flags(libc::O_NOCTTY).open(terminal).unwrap();
@@ -484,9 +486,9 @@ mod cases {
         for file in &own {
             assert_eq!(file.metadata().unwrap().len(), 0, "an event went into a file of the host");
         }
-        // Many threads do it at once, and no descriptor is left over.
+        // Many threads open the closed marker again at the same time, and only one of the new descriptors remains.
         for _ in 0..50 {
-            // SAFETY: as above.
+            // SAFETY: closes a descriptor of `atrace`, which `atrace` must tolerate in this test.
             unsafe { libc::close(descriptor_of(&marker).unwrap()) };
             std::thread::scope(|scope| {
                 for _ in 0..4 {
@@ -517,7 +519,8 @@ mod cases {
         assert_eq!(place.messages().len(), 203);
     }
 
-    /// Tests a marker that was removed, or whose path leads to another file. No message must be written to that file.
+    /// Tests a marker that was removed, or whose path leads to another file. No message may be written to the other
+    /// file.
     #[test]
     fn a_marker_that_was_replaced_is_not_opened_again() {
         let name = case!({
@@ -526,7 +529,7 @@ mod cases {
             let number = descriptor_of(&marker).unwrap();
             std::fs::rename(&marker, marker.with_file_name("old")).unwrap();
             atrace_instant(TAG, "renamed");
-            // SAFETY: closes atrace's descriptor, which is under test.
+            // SAFETY: closes a descriptor of `atrace`, which `atrace` must tolerate in this test.
             unsafe { libc::close(number) };
             let count = descriptors().len();
             atrace_instant(TAG, "missing");
@@ -560,7 +563,8 @@ mod cases {
             assert_eq!(descriptors(), before, "opened again for nothing");
             instance.set_tracing_on(true).unwrap();
             atrace_instant(TAG, "on");
-            // Before Linux 4.4 all instances have the option together.
+            // Before Linux 4.4, an instance has no separate option `markers`, so the test switches the whole instance
+            // off.
             let has_option = instance.path().join("options/markers").exists();
             let accept = |on| match has_option {
                 true => instance.set_option("markers", on).unwrap(),
@@ -574,9 +578,10 @@ mod cases {
             accept(true);
             atrace_instant(TAG, "markers");
             assert_eq!(sink().dropped(), 200);
-            // Closed while tracing is off: the marker is opened again, and written to once tracing is on.
+            // Tests a marker that is closed while the ring buffer is off: the marker is opened again, and events are
+            // written to it once the buffer is on.
             instance.set_tracing_on(false).unwrap();
-            // SAFETY: closes atrace's descriptor, which is under test.
+            // SAFETY: closes a descriptor of `atrace`, which `atrace` must tolerate in this test.
             unsafe { libc::close(descriptor_of(&marker).unwrap()) };
             for _ in 0..10 {
                 atrace_instant(TAG, "off");
@@ -611,7 +616,7 @@ mod cases {
     #[test]
     fn descriptors_do_not_leak() {
         let name = case!({
-            // Many threads choose the backend at once: one marker stays open.
+            // Many threads choose the backend at the same time, but only one descriptor of the marker stays open.
             common::free_descriptors();
             let before = descriptors().len();
             let barrier = std::sync::Barrier::new(16);
@@ -642,7 +647,7 @@ mod cases {
         let name = case!({
             atrace_instant(TAG, "low");
             assert_eq!(sink().kind(), "File");
-            // No descriptor is left. Open files keep working.
+            // Opens files until no descriptor is free. The marker, which is already open, still works.
             let mut all = Vec::new();
             while let Ok(file) = File::open("/dev/null") {
                 all.push(file);
@@ -698,8 +703,8 @@ mod cases {
         assert_eq!(place.text(), "");
     }
 
-    /// Tests that a cancelled thread does not end in a function of `atrace`. The C library's `write` and `open` are
-    /// cancellation points.
+    /// Tests that a thread that was cancelled (`pthread_cancel`) does not end inside a function of `atrace`, although
+    /// the C library's `write` and `open` are cancellation points.
     #[test]
     #[cfg(target_env = "gnu")]
     fn a_cancelled_thread_ends_at_its_own_cancellation_point() {
@@ -713,16 +718,16 @@ mod cases {
                 while !CANCELLED.load(Ordering::SeqCst) {
                     std::hint::spin_loop();
                 }
-                // From here on, a cancellation is pending.
-                atrace_instant(TAG, "first"); // Chooses the backend.
+                // From here on, the thread has a pending request for its cancellation.
+                atrace_instant(TAG, "first"); // The first event chooses the backend.
                 for _ in 0..10 {
                     atrace_instant(TAG, "event");
                     atrace_update_tags();
                     atrace_set_tracing_enabled(true);
                     let _event = begin_scoped_event(TAG, "scope");
                 }
-                // SAFETY: closes atrace's descriptor, so that the next event has to open it. `close` as a libc
-                // function would be a cancellation point.
+                // SAFETY: closes `atrace`'s descriptor of the marker, so that the next event must open the marker
+                // again. The system call is made directly, because libc's `close` is a cancellation point.
                 unsafe {
                     let is_open = |number: &i32| libc::fcntl(*number, libc::F_GETFD) >= 0;
                     libc::syscall(libc::SYS_close, (0..4096).rev().find(is_open).unwrap());

@@ -1,4 +1,4 @@
-//! Tests events on small stacks: those of signal handlers, and those of threads with little stack.
+//! Tests events on small stacks: on the stacks of signal handlers, and in threads with little stack.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -13,13 +13,13 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// The number of bytes of a signal stack that an event needs, even if it notices a switch, in addition to the
-    /// data that the kernel stores on the signal stack. The crate's documentation promises this number.
+    /// The number of bytes that an event needs on a signal stack, even if the event notices a switch of tracing. The
+    /// data that the kernel stores on the signal stack is not included. The crate's documentation promises this number.
     const NEED: usize = if cfg!(debug_assertions) { 16 << 10 } else { 8 << 10 };
 
     /// Returns memory of at least this size, with a guard page below it.
     fn guarded(size: usize) -> *mut libc::c_void {
-        // SAFETY: the mapping is new and never unmapped. The first page of it is protected.
+        // SAFETY: the mapping is new and never unmapped. Its first page is the guard page.
         unsafe {
             let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
             let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -37,7 +37,7 @@ mod cases {
     fn events() {
         let here = 0_u8;
         FRAME.store((&raw const here).addr(), Ordering::Relaxed);
-        // Each event has its own stack frame.
+        // Each event is written by a separate function, so that each event has its own stack frame.
         let all: [fn(); 7] = [
             || atrace_instant(TAG, "event"),
             || atrace_begin(TAG, "slice"),
@@ -68,9 +68,9 @@ mod cases {
 
     /// Runs signal handlers on a stack of the promised size, and checks how much of the stack they use.
     ///
-    /// The kernel reports the maximum size of the data that it stores on the signal stack. The kernel stores less while
-    /// not all registers of the processor are in use. So the part of the stack that the signal handler uses is
-    /// measured, too.
+    /// The kernel reports the maximum size of the data that it stores on the signal stack. It stores less data while
+    /// some registers of the processor are not in use, and the handler could then use more than the promised number of
+    /// bytes. So the part of the stack that the handler uses is measured, too.
     fn handled() {
         extern "C" fn on_signal(_: libc::c_int) {
             events();
@@ -78,12 +78,12 @@ mod cases {
         atrace_init();
         // SAFETY: no preconditions.
         let size = match unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize {
-            0 => libc::MINSIGSTKSZ, // An older kernel.
+            0 => libc::MINSIGSTKSZ, // The kernel is older, and does not report the size.
             size => size,
         } + NEED;
         let low = guarded(size);
         let stack = libc::stack_t { ss_sp: low, ss_flags: 0, ss_size: size };
-        // SAFETY: a live stack, and a handler that returns.
+        // SAFETY: the stack is never unmapped, and the handler returns.
         unsafe {
             assert_eq!(libc::sigaltstack(&stack, std::ptr::null_mut()), 0);
             let mut action: libc::sigaction = std::mem::zeroed();
@@ -126,8 +126,8 @@ mod cases {
         println!("{} bytes", Place::file().run(&name).said("NEEDED")[0]);
     }
 
-    /// Tests a thread with little stack that notices a switch of tracing. The C library needs a part of the stack for
-    /// itself; this part grows with the size of pages and registers.
+    /// Tests events in a thread with little stack, after each switch of tracing. The stack has 16 KiB, or more if the C
+    /// library requires more: it needs a part of each stack itself, which depends on the sizes of pages and registers.
     #[test]
     fn a_thread_with_little_stack_notices_a_switch() {
         let name = case!({
@@ -140,7 +140,7 @@ mod cases {
             let least = unsafe { libc::sysconf(libc::_SC_THREAD_STACK_MIN) };
             let size = (16 << 10).max(usize::try_from(least).unwrap_or(0));
             switched(|| {
-                // SAFETY: the stack is alive and has that size, and the thread is joined.
+                // SAFETY: the new stack has the given size and is never unmapped. The thread is joined.
                 unsafe {
                     let mut attributes = std::mem::zeroed();
                     let mut thread = std::mem::zeroed();

@@ -1,5 +1,5 @@
-//! Tests a thread that is stopped in the middle of an event: no other thread waits for it, and it does no harm when it
-//! continues.
+//! Tests a thread that is stopped in the middle of an event. No other thread waits for the stopped thread, and the
+//! thread damages no trace when it continues.
 
 #![cfg(not(no_tracing))]
 
@@ -32,13 +32,14 @@ mod cases {
 
     static IS_STOPPED: AtomicBool = AtomicBool::new(false);
     static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
-    /// The number of event functions that the thread has called and that have returned.
+    /// How many calls of event functions have returned in the thread that will be stopped.
     static RETURNED: AtomicU64 = AtomicU64::new(0);
-    /// The number of lost events of the signal handler.
+    /// The number of events of the signal handler that were lost.
     static HANDLERS_LOST: AtomicU64 = AtomicU64::new(0);
 
-    /// Handles a signal: stops the thread if it is in the middle of an event. The handler detects this by writing an
-    /// event, which is then lost and counted. During the first hundred events, it does not stop the thread.
+    /// Handles a signal: stops the thread if it is in the middle of an event. The handler writes an event: if this
+    /// event is lost, the thread is in the middle of an event. During the thread's first hundred events, the handler
+    /// does not stop the thread.
     extern "C" fn stop(_: libc::c_int) {
         let lost = perfetto::status().lost();
         atrace_instant(TAG, "by the handler");
@@ -64,7 +65,7 @@ mod cases {
                     atrace_instant(TAG, &name);
                     RETURNED.fetch_add(1, Ordering::SeqCst);
                 }
-                std::thread::sleep(Duration::from_micros(100)); // Slow enough that the memory is never full.
+                std::thread::sleep(Duration::from_micros(100)); // The pause makes the thread so slow that the memory is never full.
             }
             atrace_instant(TAG, "gone on");
         });
@@ -100,12 +101,14 @@ mod cases {
             let said = recording.finish().unwrap_err();
             assert_eq!(said.kind(), std::io::ErrorKind::TimedOut, "{said}");
             assert!(has(&first, "another thread's"));
-            // These are all events that have returned, and perhaps the event in which the thread was stopped.
+            // The recording contains each event whose function has returned, except lost events. It may also contain
+            // the event in which the thread was stopped.
             let returned = RETURNED.load(Ordering::SeqCst);
             let lost = perfetto::status().lost() - HANDLERS_LOST.load(Ordering::SeqCst);
             let found = Trace::open(&first).events().iter().filter(|event| is_threads(event)).count() as u64;
             assert!((returned..=returned + 1).contains(&(found + lost)), "{found} + {lost} of {returned}");
-            // The thread may still use the memory of the first recording.
+            // A second recording is refused, because the stopped thread may still use the memory of the first
+            // recording.
             assert_eq!(perfetto::record_to(&second).unwrap_err().kind(), std::io::ErrorKind::TimedOut);
             go_on(thread);
             let recording = perfetto::record_to(&third).unwrap();

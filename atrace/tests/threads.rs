@@ -1,4 +1,5 @@
-//! Tests many threads that write events while tracing is switched: no event is lost, unbalanced or late.
+//! Tests many threads that write events while tracing is switched on and off. No event is lost, each slice that begins
+//! also ends, and each switch applies to the next event.
 
 mod common;
 
@@ -22,7 +23,8 @@ fn scoped_events_stay_balanced_however_fast_it_is_switched() {
             let tracing: Vec<_> = (0..8)
                 .map(|number| {
                     scope.spawn(move || {
-                        // No more than the ring buffer can hold, even on a slow machine.
+                        // Limits the number of events, so that the ring buffer can hold all of them, even on a slow
+                        // machine.
                         let mut budget = 2000;
                         for round in 0.. {
                             if STOP.load(Ordering::Relaxed) {
@@ -47,7 +49,7 @@ fn scoped_events_stay_balanced_however_fast_it_is_switched() {
                     })
                 })
                 .collect();
-            // Switches as fast as it can, in one of two ways.
+            // Switches tracing without a pause, in two ways in turn: by the flags, and by `atrace_set_tracing_enabled`.
             let properties = Properties::open().unwrap();
             for round in 0..2000 {
                 match round % 4 {
@@ -86,8 +88,8 @@ fn scoped_events_stay_balanced_however_fast_it_is_switched() {
     assert!(begins > 100, "hardly anything was traced: {begins}");
 }
 
-/// Tests `note_thread_name`, for threads whose names have more than 15 bytes: the kernel cuts the name of a thread at
-/// 15 bytes.
+/// Tests `note_thread_name`, which makes the full name of a thread known to the library. The kernel stores only the
+/// first 15 bytes of a name.
 #[test]
 fn a_thread_that_notes_its_name_has_its_whole_name() {
     let name = case!({
@@ -116,8 +118,9 @@ fn a_thread_that_notes_its_name_has_its_whole_name() {
     Place::file().run(&name);
 }
 
-/// A destructor of a thread key runs when std has destroyed the thread's data, so that std panics if it is asked for the
-/// thread. A panic runs the program's hook, and aborts a program that is built with `panic = "abort"`.
+/// Tests events and recordings in the destructor of a thread key. The destructor runs after std has destroyed its data
+/// of the thread, so std panics if it is asked for the current thread. A panic runs the program's panic hook, and
+/// aborts a program that is built with `panic = "abort"`.
 #[test]
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code, reason = "a destructor as a C library registers it")]
@@ -130,7 +133,8 @@ fn an_ending_thread_may_record_and_connect_without_a_panic() {
     static KEY: AtomicU32 = AtomicU32::new(0);
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     extern "C" fn at_end(round: *mut libc::c_void) {
-        // A key that has a value again is destroyed in a second round, when std's own key is gone.
+        // If a destructor sets its key's value again, the C library calls the destructor in a second round. By then,
+        // std's own key was destroyed.
         if round.addr() == 1 {
             set(2);
             return;
@@ -159,7 +163,7 @@ fn an_ending_thread_may_record_and_connect_without_a_panic() {
         let directory = tempfile::tempdir().unwrap();
         PATH.set(directory.path().join("trace")).unwrap();
         let mut key = 0;
-        // SAFETY: the destructor has the type that the C library calls.
+        // SAFETY: the destructor has the type that the C library requires.
         unsafe { assert_eq!(libc::pthread_key_create(&raw mut key, Some(at_end)), 0) };
         KEY.store(key, Ordering::Relaxed);
         let thread = std::thread::Builder::new().name("a name that the kernel cuts".to_owned());
@@ -203,8 +207,8 @@ fn a_switch_holds_for_the_very_next_event_of_the_thread() {
 #[test]
 fn a_switch_holds_for_the_very_next_event_of_every_thread() {
     let name = case!({
-        // The flags don't exist at first. Other threads read the properties all the time, and one of them sets other
-        // properties.
+        // At first, the property with the flags does not exist. Meanwhile, two other threads read the tags all the
+        // time, and one of them also sets another property.
         let properties = Properties::open().unwrap();
         let stop = AtomicBool::new(false);
         struct Stop<'a>(&'a AtomicBool);
@@ -280,7 +284,8 @@ fn nothing_is_lost_while_it_stays_on() {
                     }
                 });
             }
-            // The flags are set all the time to their present value, and tags that no one asks for are switched.
+            // Another thread enables and disables a tag that no event has, and makes the library read the properties
+            // again.
             scope.spawn(|| {
                 for _ in 0..300 {
                     drop(control().enable(AtraceTag::Camera).unwrap());
@@ -307,8 +312,8 @@ fn nothing_is_lost_while_it_stays_on() {
     assert!(next.values().all(|count| *count == 2000), "{next:?}");
 }
 
-/// Tests events in destructors of thread-local values, at the end of a thread, when other thread-local values were
-/// already destroyed.
+/// Tests events in destructors of thread-local values, which run at the end of a thread, when other thread-local values
+/// may already be destroyed. Also tests an event in an exit handler.
 #[test]
 fn a_thread_traces_to_its_very_end() {
     let name = case!({

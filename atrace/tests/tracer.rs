@@ -45,8 +45,8 @@ fn records_of_log_keep_their_origin_in_perfettos_memory() {
     Place::file().run(&name);
 }
 
-/// Tests that a prepared tag tells sessions from ATrace, with the marker and with libcutils, whose mask is the gate's
-/// foreign word.
+/// Tests that a prepared tag distinguishes between a tag that a session enables and a tag that ATrace enables, with the
+/// marker and with libcutils. With libcutils, the gate (the check whether a tag is enabled) reads libcutils' mask.
 #[test]
 fn a_prepared_tag_knows_what_sessions_want() {
     let name = case!({

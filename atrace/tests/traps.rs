@@ -1,9 +1,8 @@
-//! Tests that no event calls the allocator, a lock, the dynamic linker, the environment, or a thread function of the
-//! C library: every kind of event, in every state, with every backend.
+//! Tests that no event calls the allocator, or a function of the C library for locks, dynamic linking, the environment
+//! or threads. Tests every kind of event, in every state, with every backend.
 //!
-//! A library that is loaded before all others (`traps/traps.c`) counts the calls of these functions by a thread that
-//! has switched counting on. (The real libcutils and libandroid may call such functions; their replacements in this
-//! test do not.)
+//! A preloaded library (`traps/traps.c`) counts the calls of these functions, if the calling thread has switched the
+//! counting on. (The real libcutils and libandroid may call such functions; their replacements in this test do not.)
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod common;
@@ -101,7 +100,7 @@ mod cases {
         }),
         ("many", |event| {
             event();
-            // Enough events to fill chunks, and to make the library check the marker.
+            // So many events fill several chunks of memory, and make the library check the marker's descriptor.
             trapped_times(event, 300);
         }),
         ("the first of a thread", |event| {
@@ -125,7 +124,7 @@ mod cases {
         }),
         ("after a switch, in a damaged store", |event| {
             event();
-            // The event looks for patterns that do not exist.
+            // The event searches for patterns whose properties do not exist.
             let control = with_descriptors(control);
             let set = |key, value: &str| with_descriptors(|| control.properties().set(key, value).unwrap());
             let before = ["debug.atrace.app_number", "debug.atrace.app_0", "debug.atrace.tags.enableflags"]
@@ -175,7 +174,8 @@ mod cases {
         std::env::var_os("ATRACE_MARKER").unwrap().into()
     }
 
-    /// Calls `body`, which may open files, also where the event itself is to find no free descriptor.
+    /// Calls `body` with the highest possible limit of descriptors, so that `body` can open files even in a test in
+    /// which events must not find a free descriptor.
     fn with_descriptors<T>(body: impl FnOnce() -> T) -> T {
         let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limits` is writable.
@@ -187,10 +187,11 @@ mod cases {
         returned
     }
 
-    /// Calls `body` while the property store says that it has more entries than it can have.
+    /// Calls `body` while the header of the property store contains a number of entries that is greater than the
+    /// store's capacity.
     fn in_a_damaged_store(body: impl FnOnce()) {
         use std::os::unix::fs::FileExt as _;
-        const COUNT: u64 = 12; // See `layout.rs` of the crate `atrace-sys`.
+        const COUNT: u64 = 12; // The offset of the number of entries: see `layout.rs` of the crate `atrace-sys`.
         let path = std::env::var_os("ATRACE_PROPERTIES").unwrap();
         let store = with_descriptors(|| File::options().read(true).write(true).open(path).unwrap());
         let mut count = [0; 4];
@@ -222,7 +223,7 @@ mod cases {
     fn traps() -> Traps {
         static TRAPS: OnceLock<Traps> = OnceLock::new();
         *TRAPS.get_or_init(|| {
-            // SAFETY: functions of these types, in the library that was loaded first.
+            // SAFETY: the functions have these types in the preloaded library.
             unsafe {
                 let arm = libc::dlsym(libc::RTLD_DEFAULT, c"traps_arm".as_ptr());
                 let disarm = libc::dlsym(libc::RTLD_DEFAULT, c"traps_disarm".as_ptr());
@@ -252,7 +253,7 @@ mod cases {
         }
     }
 
-    /// Runs `body` in a child, which must succeed.
+    /// Runs `body` in a child. If the child fails, ends this process with status 3.
     fn in_child(body: impl FnOnce()) {
         // SAFETY: the child ends without returning from here.
         unsafe {
@@ -270,7 +271,7 @@ mod cases {
     }
 
     /// Tests every kind of event in every state, or in the state that the variable `STATE` names. Each test runs in a
-    /// child of a process that has written nothing; `before` prepares the child.
+    /// child of this process, which itself writes no event. `before` is called first in the child.
     fn all(before: fn()) {
         traps();
         let mut faults = Vec::new();
@@ -324,7 +325,7 @@ mod cases {
         command
     }
 
-    /// Tests that the library really counts calls. Otherwise the other tests would always pass.
+    /// Tests that the preloaded library really counts calls. If it did not, the other tests would always pass.
     #[test]
     fn the_traps_trap() {
         let name = case!({
@@ -337,7 +338,7 @@ mod cases {
             let lock = || drop(std::hint::black_box(std::env::var_os("HOME")));
             assert!(count(lock) > 0);
             assert_eq!(count(|| drop(std::hint::black_box(Box::new(7)))), 2);
-            // SAFETY: a symbol that every program has.
+            // SAFETY: every program has the symbol `malloc`.
             let link = || unsafe { assert!(!libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()).is_null()) };
             assert_eq!(count(link), 1);
             assert!(count(|| std::thread::spawn(|| ()).join().unwrap()) > 0);
@@ -429,7 +430,8 @@ mod cases {
     #[test]
     fn without_a_service() {
         let name = case!({
-            // An event in a signal handler does not wait. Here no event shall wait.
+            // Events in signal handlers do not wait for a service. The call of `connect` has the effect that here no
+            // event waits.
             all(|| {
                 perfetto::connect();
             });
@@ -440,7 +442,7 @@ mod cases {
     }
 
     /// Tests events in child processes that are connected to a service that never answers. Each child waits for the
-    /// answer before its events, so the states are tested at the same time.
+    /// answer before its events, so the states are tested at the same time, in different processes.
     #[test]
     fn with_a_service_that_never_answers() {
         let name = case!({
@@ -453,7 +455,7 @@ mod cases {
         let listener = UnixListener::bind(&socket).unwrap();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                // Reads until the child ends.
+                // Reads the child's requests until the child ends.
                 std::thread::spawn(move || std::io::copy(&mut stream.unwrap(), &mut std::io::sink()));
             }
         });

@@ -16,7 +16,7 @@ type Start = fn(Box<dyn Fn(AtraceTag) + Send + Sync>) -> std::io::Result<Watch>;
 
 const KINDS: [Start; 2] = [|callback| watch(callback), |callback| watch_without_descriptors(callback)];
 
-/// Returns a watch that stores every notification, and the list in which it stores them.
+/// Returns a watch whose callback stores the tags of each call, and the list in which the callback stores them.
 fn telling(start: Start) -> (Watch, Arc<Mutex<Vec<AtraceTag>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let telling = Arc::clone(&told);
@@ -37,7 +37,7 @@ fn a_change_is_told_and_nothing_else() {
             assert_eq!(last(&told), None, "what is so already is no change");
             let switched = control().enable(CAMERA).unwrap();
             until("the change is told", || last(&told) == Some(ALWAYS | CAMERA));
-            // A switch that changes nothing causes no notification.
+            // These switches enable no tag of this process, so they cause no call of the callback.
             control().enable("nobody").unwrap().keep();
             control().disable("nobody").unwrap().keep();
             drop(switched);
@@ -64,7 +64,8 @@ fn calls_of_this_process_are_told_at_once() {
     let name = case!({
         for start in KINDS {
             let (_watch, told) = telling(start);
-            // The callback runs on the caller's thread or, if the watching thread was just looking, on that.
+            // The callback runs on this thread, or on the watching thread if that thread is reading the tags at this
+            // moment.
             atrace_set_tracing_enabled(false);
             until("it is told", || last(&told) == Some(AtraceTag::NotReady));
             atrace_set_tracing_enabled(true);
@@ -84,14 +85,14 @@ fn calls_of_this_process_are_told_at_once() {
     Place::file().run(&name);
 }
 
-/// Tests a process in which nothing can be traced when its watches begin.
+/// Tests watches that begin when the process has no sink and no recording, so that nothing can be traced yet.
 #[test]
 fn the_end_of_a_later_recording_is_told() {
     let name = case!({
         let place = tempfile::tempdir().unwrap();
         let alone = threads();
         let start = KINDS[usize::from(std::env::var_os("DETACHED").is_some())];
-        // The second watch has another thread.
+        // In the second round there is a second watch, with a new thread.
         for round in 0..2 {
             let (watch, told) = telling(start);
             assert!(round > 0 || threads() == alone, "a thread that waits for nothing");
@@ -113,13 +114,14 @@ fn the_end_of_a_later_recording_is_told() {
     }
 }
 
-/// Tests a watch that ends before its thread has run, and another one that follows: the first thread runs after the
-/// second one sleeps, because it has a lower real-time priority on the same processor.
+/// Tests a watch that ends before its thread has run, and a second watch that begins afterwards. The threads of both
+/// watches run on the same processor. The first thread has a lower real-time priority, so it runs only when the second
+/// thread sleeps.
 #[test]
 #[allow(unsafe_code, reason = "std has no priorities")]
 fn a_thread_that_starts_late_takes_no_wake_up() {
     let name = case!({
-        // SAFETY: no preconditions; the parameters are zeroes but for what is set.
+        // SAFETY: no preconditions. Zero is a valid value of all fields that are not set.
         let set = |priority| unsafe {
             let mut processors: libc::cpu_set_t = std::mem::zeroed();
             libc::CPU_SET(libc::sched_getcpu() as usize, &mut processors);
@@ -131,7 +133,7 @@ fn a_thread_that_starts_late_takes_no_wake_up() {
         let place = tempfile::tempdir().unwrap();
         for start in KINDS {
             let alone = threads();
-            // A recording makes sessions possible, so that watches have threads.
+            // Once the process has recorded itself, sessions are possible, so watches start threads.
             drop(perfetto::record_to(place.path().join("trace")).unwrap());
             until("the recording's thread is gone", || threads() == alone);
             if set(10) != 0 {
@@ -176,7 +178,7 @@ fn of_many_changes_the_last_is_told() {
         store.set("debug.atrace.tags.enableflags", "0x400").unwrap();
         until("the last is told", || last(&told) == Some(ALWAYS | CAMERA));
         let told = told.lock().unwrap();
-        // In order: the flags only grew, up to the last.
+        // The flags only grew until the last change, so the reported tags must grow, too.
         let (end, grown) = told.split_last().unwrap();
         let bits: Vec<u64> =
             grown.iter().map(|tags| tags.bits()).filter(|bits| *bits != end.bits()).collect();
@@ -239,7 +241,7 @@ fn a_callback_may_do_what_it_likes() {
             for tags in [ALWAYS | CAMERA, ALWAYS] {
                 let _switched = (tags != ALWAYS).then(|| control().enable(CAMERA).unwrap());
                 until("the others are told", || last(&told) == Some(tags));
-                // The same if a thread of the program runs the callback.
+                // The panic must also do no harm if a thread of the program runs the callback.
                 atrace_set_tracing_enabled(false);
                 until("the others are told", || last(&told) == Some(AtraceTag::NotReady));
                 atrace_set_tracing_enabled(true);
@@ -250,7 +252,8 @@ fn a_callback_may_do_what_it_likes() {
             }
             drop((panicking, others));
 
-            // A callback drops its own watch, the last one. A value in that callback panics when it is freed.
+            // A callback drops its own watch, which is the last watch of the process. A value in that callback panics
+            // when it is freed.
             let own = Arc::new(Mutex::new(None::<Watch>));
             let called = Arc::new(AtomicUsize::new(0));
             let (in_callback, counted, bomb) = (Arc::clone(&own), Arc::clone(&called), Bomb);
@@ -269,7 +272,7 @@ fn a_callback_may_do_what_it_likes() {
             drop(switched);
             assert_eq!(called.load(Ordering::SeqCst), 1);
 
-            // A callback calls everything that runs callbacks, and starts another watch.
+            // A callback calls all functions that run callbacks, and starts another watch.
             let more = Arc::new(Mutex::new(Vec::new()));
             let rounds = Arc::new(AtomicUsize::new(0));
             let (inner, counted) = (Arc::clone(&more), Arc::clone(&rounds));
@@ -282,11 +285,12 @@ fn a_callback_may_do_what_it_likes() {
             }))
             .unwrap();
             let switched = control().enable(CAMERA).unwrap();
-            // The last callback has stored its watch here, too.
+            // Waits until the last callback has also stored its watch in `more`.
             until("it calls itself", || more.lock().unwrap().len() == 4);
             drop(switched);
             drop(watch);
-            // Dropped outside of the lock, because the end of a watch may run callbacks.
+            // Drops the watches after the lock was released, because the end of a watch may run callbacks, which take
+            // the lock.
             let watches = std::mem::take(&mut *more.lock().unwrap());
             drop(watches);
             until("the threads are gone", || threads() == alone);
@@ -296,8 +300,8 @@ fn a_callback_may_do_what_it_likes() {
     Place::file().run(&name);
 }
 
-/// Tests a watch without descriptors. The thread of this watch writes no event, and does not make other threads write
-/// to a descriptor that they do not have.
+/// Tests a watch whose thread has no descriptors. This thread can't write events, and must not make other threads use a
+/// descriptor number that is not open in them.
 #[test]
 fn a_thread_without_descriptors_disturbs_no_other() {
     let name = case!({
@@ -307,7 +311,7 @@ fn a_thread_without_descriptors_disturbs_no_other() {
         let called = Arc::new(AtomicBool::new(false));
         let calling = Arc::clone(&called);
         let _watch = watch_without_descriptors(move |_| {
-            // Its documentation forbids this.
+            // The documentation of `watch_without_descriptors` forbids events in the callback.
             atrace_instant(ALWAYS, "lost");
             calling.store(true, Ordering::SeqCst);
         })
@@ -329,12 +333,12 @@ fn a_thread_without_descriptors_disturbs_no_other() {
     assert_eq!(place.text(), format!("I|{pid}|beforeI|{pid}|after"));
 }
 
-/// Tests that signals to the program are delivered to the program's own threads.
+/// Tests that signals to the process are delivered to the program's threads, not to the watching thread.
 #[test]
 fn no_signal_lands_on_the_watching_thread() {
     let name = case!({
         let watching = || {
-            // A thread that ends meanwhile has no file any more.
+            // If a thread has ended in the meantime, its file `comm` does not exist any more.
             let is_it = |path: &std::path::PathBuf| {
                 std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "atrace-watch")
             };
@@ -345,7 +349,8 @@ fn no_signal_lands_on_the_watching_thread() {
             until("the thread has its name", || watching().is_some());
             let status = std::fs::read_to_string(watching().unwrap().join("status")).unwrap();
             let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim();
-            // All signals except KILL, STOP and those that the C library reserves: two in glibc, nine in bionic.
+            // The thread must block all signals except KILL, STOP and the signals that the C library reserves: two in
+            // glibc, nine in bionic.
             let kept = if cfg!(target_os = "android") { 0xff_8004_0100 } else { 0x1_8004_0100 };
             assert_eq!(u64::from_str_radix(blocked, 16).unwrap() | kept, u64::MAX);
             drop(watch);
@@ -355,8 +360,8 @@ fn no_signal_lands_on_the_watching_thread() {
     Place::file().run(&name);
 }
 
-/// Tests that a callback gets the same tags from its watch as in its argument. Only ATrace is on, so the word of the
-/// watch has its tags only.
+/// Tests that a callback gets the same tags from its watch (`backend_tags`) as in its argument. No session is open, so
+/// both contain only the tags that ATrace has enabled.
 #[test]
 fn a_callback_finds_in_the_watch_what_it_is_told() {
     let name = case!({
@@ -390,7 +395,7 @@ fn a_thread_that_is_to_stop_is_woken() {
         let alone = threads();
         for round in 0..120 {
             let watch = KINDS[round % 2](Box::new(|_| ())).unwrap();
-            // The thread sleeps, or is about to.
+            // By now, the watching thread sleeps, or will sleep soon.
             std::thread::sleep(std::time::Duration::from_millis(5));
             drop(watch);
             until("the thread is gone", || threads() == alone);
@@ -424,14 +429,14 @@ fn a_callback_may_own_a_watch_and_change_errno_at_its_end() {
     Place::file().run(&name);
 }
 
-/// Tests that a child has only its own watches.
+/// Tests that a forked child does not have the watches of its parent, and can start watches of its own.
 #[test]
 #[allow(unsafe_code, reason = "fork has no safe form")]
 fn a_child_has_watches_of_its_own() {
     let name = case!({
         for start in KINDS {
             let (watch, told) = telling(start);
-            // SAFETY: the child ends within this block. No thread holds a lock that it needs.
+            // SAFETY: the child ends within this block. No other thread holds a lock that the child needs.
             let child = unsafe { libc::fork() };
             assert!(child >= 0);
             if child == 0 {
@@ -462,8 +467,8 @@ fn a_child_has_watches_of_its_own() {
     Place::file().run(&name);
 }
 
-/// Tests that ticks are not called more often than once in their interval, even if there are two watching threads and
-/// they also wake for other reasons.
+/// Tests that the tick function (see `on_tick`) is not called more than once in each interval of 50 ms, even if there
+/// are two watching threads that also wake for other reasons.
 #[test]
 fn ticks_have_their_time_between_them() {
     let name = case!({

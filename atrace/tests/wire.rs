@@ -1,4 +1,4 @@
-//! Tests the bytes that every function of the API writes, in a file and in the kernel's trace; and the tags that
+//! Tests the bytes that every function of the API writes, to a file and to the kernel's marker. Also tests which tags
 //! enable the functions.
 
 mod common;
@@ -13,7 +13,8 @@ use common::{Place, case, control};
 
 const TAG: AtraceTag = AtraceTag::App;
 
-/// Calls every function that writes events, with names of each type and without arguments.
+/// Calls every function that writes events. Functions that accept names of several types are called with each type. No
+/// event has arguments.
 fn write_everything() {
     macro_rules! three {
         ($plain:ident($($before:literal,)? _ $(, $after:expr)?), $any:ident($(, $more:expr)*), $name:literal) => {
@@ -58,7 +59,7 @@ fn write_everything() {
     slice.into_iter().for_each(|slice| slice.end(None));
 }
 
-/// Begins a slice as a tracer does.
+/// Begins a slice as a tracer (a library that passes events on to `atrace`) does.
 fn begin(tag: AtraceTag, name: impl EventName) -> Option<Slice> {
     PreparedTag::new(tag).check().and_then(GateCheck::enabled)?.begin(name)
 }
@@ -164,7 +165,7 @@ fn every_function_writes_one_event_to_the_kernel() {
 #[test]
 fn nothing_is_written_formatted_or_called_while_off() {
     let name = case!({
-        // The library catches a panic of `Display`, so the call is noted.
+        // `fmt` stores that it was called. It does not panic, because the library would catch the panic.
         static IS_FORMATTED: AtomicBool = AtomicBool::new(false);
         struct Unformatted;
         impl std::fmt::Display for Unformatted {
@@ -179,7 +180,7 @@ fn nothing_is_written_formatted_or_called_while_off() {
         atrace_instant_for_track_args(TAG, "t", write, &[]);
         drop(begin_scoped_event_args(TAG, format_args!("{Unformatted}"), &[]));
         assert!(begin(TAG, write).is_none());
-        // The same with other tags switched on.
+        // The same must hold if only other tags are enabled: nothing is written, formatted or called.
         let _switched = control().enable(AtraceTag::Camera).unwrap();
         write_everything_and_scopes();
         atrace_counter(TAG, format_args!("{Unformatted}"), 1);
@@ -203,7 +204,7 @@ fn tags_let_through_what_they_name() {
         };
         let single: Vec<AtraceTag> = (0..64).map(|bit| AtraceTag::from_bits_retain(1 << bit)).collect();
 
-        // Without any property, only Always is enabled.
+        // If no property is set, only the tag Always is enabled.
         assert_eq!(atrace_get_enabled_tags(), AtraceTag::Always);
         for tag in &single {
             assert_eq!(said(*tag), *tag == AtraceTag::Always, "{tag:?}");
@@ -213,7 +214,7 @@ fn tags_let_through_what_they_name() {
         assert!(said(AtraceTag::Always | AtraceTag::NotReady));
         assert!(!said(AtraceTag::from_bits_retain(u64::MAX << 28)));
 
-        // Each tag by its bit. App and Always are never enabled by theirs.
+        // Each tag is enabled by its bit in the flags, except App and Always, whose bits have no effect.
         for tag in single.iter().filter(|tag| AtraceTag::ValidMask.contains(**tag)) {
             let flags = control.enable(*tag).unwrap();
             assert_eq!(atrace_get_enabled_tags(), (*tag - AtraceTag::App) | AtraceTag::Always, "{tag:?}");
@@ -225,7 +226,7 @@ fn tags_let_through_what_they_name() {
             drop(flags);
         }
 
-        // Any one of several tags is enough. App is enabled only by the pattern.
+        // An event with several tags is written if at least one of them is enabled. App is enabled only by a pattern.
         let flags = control.enable(AtraceTag::Camera | AtraceTag::App | AtraceTag::Thermal).unwrap();
         assert!(said(AtraceTag::Camera | AtraceTag::Video));
         assert!(said(AtraceTag::Last | AtraceTag::Video));
@@ -242,7 +243,7 @@ fn tags_let_through_what_they_name() {
         assert_eq!(atrace_get_enabled_tags(), AtraceTag::App | AtraceTag::Always);
         drop(app);
         assert_eq!(atrace_get_enabled_tags(), AtraceTag::Always);
-        // Bits that are not tags are ignored.
+        // Bits of the flags that belong to no tag are ignored.
         let properties = atrace_sys::properties::Properties::open().unwrap();
         properties.set("debug.atrace.tags.enableflags", "0xfffffffffffffffe").unwrap();
         assert_eq!(atrace_get_enabled_tags(), AtraceTag::ValidMask - AtraceTag::App);
@@ -259,7 +260,7 @@ fn a_scoped_event_ends_exactly_if_it_began() {
         let began_off = begin_scoped_event(TAG, "no");
         let slice_off = begin(TAG, "no");
         let switched = control.enable(ThisProcess).unwrap();
-        drop(began_off); // Writes nothing: its begin was not written.
+        drop(began_off); // Writes no end, because the begin was not written.
         assert!(slice_off.is_none());
         let began_on = begin_scoped_event(TAG, "yes");
         let slice_on = begin(TAG, "slice").unwrap();
@@ -292,8 +293,8 @@ fn a_scoped_event_ends_exactly_if_it_began() {
 }
 
 mod methods {
-    //! Uses `trace_method!` in a module in which the crate has another name, and a module named `atrace` hides the
-    //! crate.
+    //! Uses `trace_method!` in a module in which the crate `atrace` has another name, and in which a module named
+    //! `atrace` hides the crate.
 
     extern crate atrace as renamed;
     use super::common;
@@ -301,7 +302,8 @@ mod methods {
 
     #[allow(dead_code)]
     mod atrace {
-        //! A module that hides the crate `atrace`. It has none of the items that the macro uses.
+        //! A module that hides the crate `atrace`. It contains no items, so the macro would fail if it used this
+        //! module.
     }
     #[allow(dead_code)]
     struct Option;
@@ -408,7 +410,7 @@ fn a_method_is_traced_under_its_path() {
     let pid = place.run(&name).pid;
     let one = |path: &str| format!("B|{pid}|wire::methods::{path}E|{pid}");
     let nested = |path: &str| one(&(path.to_owned() + &one(path)));
-    // How a type parameter is displayed depends on the compiler.
+    // The displayed form of a type parameter depends on the compiler: `Generic<_>` or `Generic<T>`.
     let text = place.text().replace("Generic<_>", "Generic<T>");
     let expected = [
         one("function"),

@@ -1,5 +1,5 @@
-//! Tests `.cargo/adb-runner` with a directory in place of a device: a substitute for `adb` runs the scripts in this
-//! machine's shell.
+//! Tests `.cargo/adb-runner` with a directory in place of a device: a substitute for `adb` runs the runner's scripts in
+//! this machine's shell.
 #![cfg(not(target_os = "android"))]
 
 use std::fs;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// A script that replaces `adb` and maps a device's paths to the directory. As on Android before version 7, the exit
-/// status of a command is lost: the shell ends with status 0.
+/// status of a command on the device is lost: `adb shell` always ends with status 0.
 const ADB: &str = r##"#!/bin/sh
 here=$(dirname "$0")
 map() { printf '%s' "$1" | sed "s#/data/local/tmp#$here/data#g"; }
@@ -63,8 +63,8 @@ impl Device {
     }
 
     fn program(&self, name: &str, text: &str) {
-        // Copied by another program: while this process writes a program, a child that another thread forks has the file
-        // open, too, and then the system refuses to run it.
+        // Another process (`cp`) writes the program file: if this process wrote it, a child that another thread forks
+        // at that time would have the file open for writing, too, and the kernel would refuse to execute the file.
         let source = self.path("text");
         fs::write(&source, text).unwrap();
         assert!(Command::new("cp").arg(source).arg(self.path(name)).status().unwrap().success());
@@ -105,7 +105,7 @@ fn a_program_runs_there_and_its_results_are_here() {
     let about: serde_json::Value =
         serde_json::from_str(&read(&format!("target/overhead/{name}/device.json"))).unwrap();
     assert_eq!(about["api_level"], "of ro.build.version.sdk");
-    // A second run adds to the existing results, and the program was removed.
+    // A second run adds its results to the existing results. The runner has removed the program from the device.
     device.program("target/deps/bench-0123", &BENCH.replace("atrace.json", "live.json"));
     assert_eq!(device.run(&[]).status.code(), Some(7));
     assert_eq!(read(&format!("target/overhead/{name}/live.json")), "[]\n");

@@ -31,7 +31,7 @@ fn main() {
     assert_eq!(boxes.total, Counts { allocs: 1000, bytes: 24_000, frees: 1000, freed: 24_000, peak: 24 });
     assert_eq!((boxes.allocs, boxes.bytes), (1.0, 24.0));
 
-    // An allocation that only the first operation makes is not counted.
+    // An allocation that only the first operation makes is not counted as an allocation of each operation.
     let mut once = None;
     let lazy = per_op(10, |n| {
         for _ in 0..n {
@@ -47,7 +47,7 @@ fn main() {
     });
     assert_eq!(grown.unwrap(), Counts { allocs: 2, bytes: 30, frees: 1, freed: 10, peak: 30 });
 
-    // Earlier allocations are not part of the peak, even if they are freed first.
+    // Allocations that were made before the counting began are not part of the peak, even if they are freed first.
     let (above, later) = count(|| {
         drop(v);
         let first = black_box(vec![0_u8; black_box(50)]);
@@ -60,7 +60,7 @@ fn main() {
     let (zeroed, _) = count(|| black_box(vec![0_u8; black_box(64)]).len());
     assert_eq!(zeroed.unwrap(), Counts { allocs: 1, bytes: 64, frees: 1, freed: 64, peak: 64 });
 
-    // The allocations of all threads are counted.
+    // `count` counts the allocations of all threads.
     let (sent, received) = std::sync::mpsc::sync_channel::<()>(1);
     let worker = std::thread::spawn(move || {
         received.recv().unwrap();
@@ -73,7 +73,7 @@ fn main() {
     let threads = threads.unwrap();
     assert!(threads.allocs >= 1 && threads.bytes >= 4096, "{threads:?}");
 
-    // Counting ends with its closure, even if the closure unwinds.
+    // The counting ends with the counted closure, even if the closure unwinds.
     std::panic::set_hook(Box::new(|_| ()));
     assert!(std::panic::catch_unwind(|| count(|| panic!("on purpose"))).is_err());
     let (quiet, ()) = count(|| ());
@@ -93,12 +93,12 @@ fn faults() {
             f();
             minor_faults().unwrap() - before
         };
-        // Other activity of the kernel, and the first execution of code, only add faults, so take the minimum.
+        // Takes the minimum, because other activity of the kernel and the first execution of code can only add faults.
         (0..5).map(|_| once()).min().unwrap()
     };
     assert_eq!([1, 100, 3000].map(|pages| of(&|| touch(pages))), [1, 100, 3000]);
     let beside = |pages| move || std::thread::spawn(move || touch(pages)).join().unwrap();
     let (some, more) = (of(&beside(1000)), of(&beside(3000)));
-    // A thread also touches its stack.
+    // A thread also touches the pages of its stack.
     assert!((1000..1100).contains(&some) && more - some == 2000, "{some} {more}");
 }

@@ -1,21 +1,22 @@
 //! Checks on this machine that the *sure* results of a bench (results from enough pairs of slices at the same speed)
-//! are true. The benches' code for comparisons compares an operation with itself, and with the same operation plus
+//! are true. To do this, it lets the benches' code compare an operation with itself, and with the same operation plus
 //! known extra work, while other processes (*neighbours*) keep the machine busy.
 //!
-//! The extra work is a chain of [`EXTRA`] blocks. Its true time is known: each step of a chain needs the result of the
-//! step before, so a block always takes the same number of cycles, and the reference chain shows how long a cycle is.
-//! Both sides of a comparison are the same machine code, which calls one of two chains, because two copies of the same
-//! code can differ by nanoseconds, depending on their addresses.
+//! The extra work is a chain of [`EXTRA`] blocks. The true time of this work is known: each step of a chain needs the
+//! result of the step before, so a block always takes the same number of cycles, and the reference chain shows how long
+//! a cycle is. Both sides of a comparison are the same machine code, which calls one of two chains, because two copies
+//! of the same code can differ by nanoseconds, depending on their addresses.
 //!
 //! `cargo test` makes few comparisons, and fails only if a correct comparison would give such bad results less than
 //! once in a million runs. With `ATRACE_LONG_TESTS` there are 200 comparisons of each kind at each load, and the test
-//! requires the fraction of sure and of true results that docs/design.md states. This takes half an hour:
+//! requires the fractions of sure results and of true results that docs/design.md states. With `ATRACE_LONG_TESTS`, the
+//! test takes half an hour:
 //!
 //! ```sh
 //! ATRACE_LONG_TESTS=1 cargo test -p atrace-benches --test harness -- --nocapture
 //! ```
 //!
-//! `ATRACE_TEST_LOADS=8,32` selects the numbers of neighbours.
+//! `ATRACE_TEST_LOADS=8,32` selects the loads: first 8 neighbours, and then 32.
 
 #[path = "../../atrace/tests/common/buffer.rs"]
 #[allow(unreachable_pub, reason = "other test programs use it, too")]
@@ -46,21 +47,21 @@ fn four(x: u64) -> u64 {
 /// The number of blocks of the known extra work.
 const EXTRA: usize = 8;
 
-/// The relative error of the true time of the extra work, which is two of 480 cycles: the calls of the further blocks
-/// can take two cycles.
+/// The relative error of the true time of the extra work. The work has 480 cycles, and the calls of its blocks can take
+/// two further cycles.
 const KNOWN: f64 = 0.005;
 
-/// Runs the four blocks and the extra work. This function has no loop, because the processor may mispredict the last
-/// jump of a loop after a system call.
+/// Runs the four blocks and the extra work. This function has no loop, because after a system call, the processor may
+/// mispredict the last jump of a loop.
 #[inline(never)]
 fn twelve(x: u64) -> u64 {
     four(four(four(x)))
 }
 
-/// Runs dependent steps, whose duration is known.
+/// A function that runs steps, each of which depends on the one before, so that their duration is known.
 type Chain = fn(u64) -> u64;
 
-/// Runs an operation with this chain a given number of times.
+/// A function that runs an operation a given number of times, with a given chain as a part of the operation.
 type Operation = Box<dyn Fn(u64, Chain)>;
 
 fn chains(n: u64, chain: Chain) {
@@ -85,9 +86,9 @@ fn walks() -> impl Fn(u64, Chain) {
     }
 }
 
-/// Writes to a file, and runs a chain before each write. The chain runs between two readings of the clock, because the
-/// processor finishes all instructions before a reading. Otherwise a part of the chain would run while the kernel is
-/// entered or left.
+/// Writes to a file, and runs a chain before each write. The chain runs between two readings of the clock, before each
+/// of which the processor finishes all instructions. Otherwise a part of the chain would run while the processor enters
+/// or leaves the kernel.
 fn writes(file: File) -> impl Fn(u64, Chain) {
     let start = Instant::now();
     #[inline(never)]
@@ -106,8 +107,8 @@ fn writes(file: File) -> impl Fn(u64, Chain) {
 /// Returns the true time of the extra work as a fraction of the time of the reference chain.
 ///
 /// The function times 2,000 pairs of a long chain and the reference chain, and uses the tenth of the pairs with the
-/// fastest long chains. The time of a block comes from the long chain, which takes so long that the clock's resolution
-/// does not matter.
+/// fastest long chains. The time of a block is computed from the long chain, which takes so long that the clock's
+/// resolution does not matter.
 fn truth() -> f64 {
     let long = || {
         let start = Instant::now();
@@ -118,7 +119,7 @@ fn truth() -> f64 {
     both.sort_by(|a, b| a[0].total_cmp(&b[0]));
     let fastest = &both[..200];
     let [long, short] = [0, 1].map(|at| fastest.iter().map(|both| both[at]).sum::<f64>() / 200.0);
-    // The readings of the clock take part of both times.
+    // Both times contain the time of the clock's readings, so the difference of the times is used.
     EXTRA as f64 * (long - short) / (20 * chain::BLOCKS) as f64 / short
 }
 
@@ -156,7 +157,7 @@ impl Drop for Neighbours {
 /// Compares the operation with itself, or with the same operation plus the extra work.
 fn compare(run: &dyn Fn(u64, Chain), chains: [Chain; 2], seed: u64) -> Measured {
     let mut paired = Paired::new(Config { budget: Duration::from_millis(400), seed, ..Config::quick() });
-    // The compiler must not know which chains these are: the same code then calls either chain.
+    // The compiler must not know which chains these are, so that the same machine code calls either chain.
     let [a, b] = black_box(chains);
     paired.case("a", move |n| run(n, a));
     paired.case("b", move |n| run(n, b));
@@ -164,8 +165,8 @@ fn compare(run: &dyn Fn(u64, Chain), chains: [Chain; 2], seed: u64) -> Measured 
     paired.run()
 }
 
-/// Three counts of comparisons: all comparisons, those with a sure result, and those with a sure result whose interval
-/// contains the true value.
+/// The numbers of all comparisons, of comparisons with a sure result, and of comparisons with a sure result whose
+/// interval contains the true value.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     all: u64,
@@ -174,7 +175,8 @@ struct Counts {
 }
 
 impl Counts {
-    /// Counts a comparison with the result `of`. The true value is `truth`, with a relative error of `within`.
+    /// Counts a comparison with the result `of`. The true value is `truth`, which has a relative error of at most
+    /// `within`.
     fn add(&mut self, of: Interval, truth: f64, within: f64) {
         let is_held = of.low <= truth * (1.0 + within) && truth * (1.0 - within) <= of.high;
         self.all += 1;
@@ -239,7 +241,7 @@ fn what_is_called_sure_is_true() {
     let open = |path| OpenOptions::new().write(true).open(path).unwrap();
     let marker = match &instance {
         Ok(instance) => Some(open(instance.marker_path())),
-        // Past libtest, which shows the output of failed tests only.
+        // Writes to stderr directly, because libtest shows printed output of failed tests only.
         Err(e) => writeln!(io::stderr(), "skipped the marker in what_is_called_sure_is_true: {e}")
             .map(|()| None)
             .unwrap(),

@@ -1,7 +1,7 @@
 //! Tests that the HTTP server of the bench `threads` answers its client, leaves no connections behind, and ends with
 //! the process that started it.
 //!
-//! This test does not use libtest: the binary starts itself as the server.
+//! This test does not use libtest, because the binary starts itself as the server.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -41,7 +41,7 @@ fn answers_after_the_delay_and_leaves_no_connection() {
     (0..200).for_each(|number| get(server.address(), 0, number).unwrap());
     let port = format!(":{:04X} ", server.address().port());
     let left = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    // 06 is TIME_WAIT.
+    // 06 is the state TIME_WAIT in `/proc/net/tcp`.
     assert!(!left.lines().any(|line| line.contains(&port) && line.contains(" 06 ")), "{left}");
 }
 
@@ -63,7 +63,8 @@ fn ends_when_its_starter_does_and_is_killed_when_dropped() {
     assert!(get(address, 0, 1).is_err());
 }
 
-/// Returns the result of receiving this answer to the request for 42, in pieces of `piece` bytes.
+/// Receives this answer to a request for the number 42, in pieces of `piece` bytes. Returns whether the answer is
+/// complete, or the error.
 fn received(answer: &[u8], piece: usize) -> std::io::Result<bool> {
     let mut exchange = Exchange::new(0, 42);
     let mut complete = false;

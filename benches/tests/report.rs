@@ -1,5 +1,5 @@
-//! Tests that the report shows the measurements, whatever the files contain, and that its comparison fails exactly
-//! when it should.
+//! Tests that the report shows the measurements, whatever the files contain, and that the comparison with a saved run
+//! fails exactly when it should.
 
 use std::fs;
 use std::path::PathBuf;
@@ -78,7 +78,7 @@ impl Ground {
         }
     }
 
-    /// Runs `report` on the files, and expects this exit status and these words in the output.
+    /// Runs `report` on the files, and checks that it has this exit status and that its output contains these words.
     #[track_caller]
     fn expect(&self, args: &str, status: i32, words: &[&str]) -> Ran {
         let ran = self.run(args);
@@ -95,7 +95,7 @@ impl Ground {
     }
 }
 
-/// Returns the text of a page: a line for each heading, paragraph, entry and row of a table, with bars between
+/// Returns the text of an HTML page: a line for each heading, paragraph, list entry and table row, with bars between
 /// the cells.
 fn text_of(html: &str) -> String {
     let mut text = html.to_owned();
@@ -131,7 +131,7 @@ fn compared(id: &str, ns: f64, base: &str, ratio: f64, half: f64) -> Row {
     row
 }
 
-/// Makes the files of a run with rows for most sections of the report.
+/// Creates the result files of a run of the benches, with rows for most sections of the report.
 fn full() -> Ground {
     let ground = Ground::new();
     let mut rows = vec![row("limit/load_and_test", 0.3)];
@@ -200,7 +200,7 @@ fn a_run_is_told() {
     for case in events.chain(published::TRACING.iter().map(|case| case.id().name)) {
         assert!(ran.text.contains(&case), "no {case}");
     }
-    // The numbers of the original benchmark are beside ours.
+    // The report shows the numbers of AOSP's benchmark beside those of this run.
     assert!(
         ran.text.contains(
             "| tracing_on_begin/10 | 1119 | 1293 (1285–1304) | 1.16 | 600 (594–606) | 400 (396–404)"
@@ -225,7 +225,7 @@ fn a_run_is_told() {
     assert!(svg.starts_with("<svg ") && svg.contains("xmlns=\"http://www.w3.org/2000/svg\""));
 }
 
-/// Returns the table of a part of report.json, whether it is folded or not.
+/// Returns the table of a part of report.json. The table may be in a folded section.
 fn table(part: &serde_json::Value) -> Option<&serde_json::Value> {
     part.get("table").or_else(|| part.pointer("/folded/1"))
 }
@@ -259,13 +259,13 @@ fn every_table_has_its_form_and_every_cell_a_number_or_a_reason() {
         }
     }
     assert_eq!(forms, include_str!("golden/tables.txt"), "\n{forms}");
-    // Each reason is below its table.
+    // The reason for each empty cell is below its table.
     for why in ["off, nothing is written", "not measured in this run", "there is no collector here"] {
         assert!(ran.text.contains(&format!(": {why}")), "{why}");
     }
 }
 
-/// Returns the part of a page of documentation that lies between the marks `<!-- costs -->`.
+/// Returns the part of a page of documentation that lies between the marks `<!-- costs …` and `<!-- /costs -->`.
 fn costs(text: &str) -> &str {
     let begin = text.find("<!-- costs ").expect("the mark is there");
     let end = text.find("<!-- /costs -->").expect("its end is there");
@@ -280,8 +280,8 @@ fn the_documentation_is_of_the_same_rows() {
     assert_eq!(costs(&readme), costs(&document), "`report --docs` makes both");
     assert_eq!(costs(&readme).lines().filter(|line| line.contains("| **")).count(), 8);
     assert!(readme.lines().count() <= 175, "{}", readme.lines().count());
-    // People read this document, so the text outside of the generated tables is limited. The length of those tables
-    // depends on the run.
+    // People read this document, so the text outside of the generated tables is limited. The length of the generated
+    // tables depends on the run.
     let written = document.split("<!-- /").map(|part| part.split("<!-- made ").next().unwrap_or_default());
     let written: usize = written.map(|part| part.lines().count()).sum();
     assert!(written <= 300, "{written}");
@@ -317,16 +317,16 @@ fn the_documentation_is_made_of_rows() {
     assert_eq!(costs(&readme), costs(&document));
     assert!(document.starts_with("above\n<!-- costs ") && document.ends_with("<!-- /costs -->\nbelow\n"));
     assert!(read("docs/costs.svg").starts_with("<svg"));
-    // On a host, the numbers of C++ are those of this workspace's libcutils.
+    // If the benches ran on a host, the C++ numbers are those of this workspace's libcutils.
     ground.file("overhead/environment/atrace.json", r#"{"system": "A"}"#);
     with_docs(0, &[]);
     let on_a_host = "| an event, off | **0.60** | 0.15 of C++ with this workspace's libcutils |";
     assert!(read("README.md").contains(on_a_host), "{}", read("README.md"));
     assert!(read("docs/costs.svg").contains("C++ with this workspace's libcutils"));
-    // Other rows give another mark.
+    // If a row changes, the generated part of README.md changes, too.
     let mut rows = row::read(&ground.measured().join("subscriber.json")).unwrap();
     rows[0].median += 0.001;
-    // A row that is compared with nothing and has a wide interval is not known.
+    // The time in a row with a wide interval counts as not known if the row is compared with no other row.
     rows[1] = Row { noisy: true, ..row(&rows[1].id, 6.0) };
     ground.write("subscriber", &rows);
     with_docs(0, &["; 1 of ", " own times in its tables are not known"]);
@@ -395,7 +395,7 @@ fn a_file_cut_anywhere_is_survived() {
         fs::write(&path, &whole[..length]).unwrap();
         let ran = ground.expect("", 0, &[]);
         assert!(ran.text.contains("atrace.json can't be read"), "{length}: {}", ran.text);
-        // The other file's row is still shown.
+        // The report still shows the row of another file, which can be read.
         assert!(ran.text.contains("| tracing_on_span_args | 3699"), "{length}");
     }
     ground.expect("--save x", 2, &["nothing is saved as x"]);
@@ -494,7 +494,7 @@ fn hostile_files_do_nothing() {
         let told = ran.text.lines().any(|line| line.contains(file) && line.contains(why));
         assert!(told, "nothing is said of {file}: {why}: {}", ran.text.split("## One").next().unwrap());
     }
-    // The valid rows are still shown.
+    // The report still shows the valid rows.
     assert!(ran.text.contains("| tracing_on_span_args | 3699"));
 }
 
@@ -506,7 +506,8 @@ fn a_device_is_shown() {
     ground.file("overhead/Pixel/device.json", r#"{"model": "Pixel 6", "api_level": 34}"#);
     let ran = ground.expect("", 0, &[]);
     assert!(ran.text.contains("## Device: Pixel") && ran.text.contains("| api_level | 34 |"), "{}", ran.text);
-    // The saved results include the rows of the device. The directory of saved results is not taken for a device.
+    // The saved results include the rows of the device. The report does not take the directory of saved results for a
+    // device.
     ground.expect("--save a", 0, &["saved as a"]);
     ground.expect("--compare a", 0, &["no row is more than 5 % worse"]);
     fs::remove_file(ground.measured().join("Pixel/atrace.json")).unwrap();
@@ -517,7 +518,7 @@ fn a_device_is_shown() {
 #[test]
 fn a_full_run_is_small() {
     let ground = full();
-    // About as many rows as the benches write.
+    // Makes about as many rows as the benches write.
     let base = "limit/base";
     for bench in ["suspension", "coroutines", "threads", "live", "subscriber", "atrace"] {
         let known = row::read(&ground.measured().join(format!("{bench}.json"))).unwrap_or_default();
@@ -541,7 +542,7 @@ fn a_full_run_is_small() {
     assert!(sizes.iter().all(|&size| size <= 2 << 20), "{sizes:?}");
 }
 
-/// Saves a run with the rows `then`, replaces these rows with the rows `now`, and compares.
+/// Saves a run with the rows `then`, replaces these rows with the rows `now`, and compares the rows with the saved run.
 #[track_caller]
 fn change(then: Vec<Row>, now: Vec<Row>, status: i32, words: &[&str]) -> Ran {
     change_of("atrace", then, now, status, words)
@@ -585,7 +586,7 @@ fn worse_for_sure_fails_and_is_named() {
         ran.text.contains("## Compared with old")
             && ran.text.contains("WORSE    atrace: rust/a, ratio to cc/a: 0.60 → 0.66")
     );
-    // The same change, below the allowed maximum.
+    // A similar change that is smaller than the allowed maximum is no failure.
     change(pair(400.0, 0.6, 0.001), pair(416.0, 0.624, 0.001), 0, &[]);
     // An improvement is no failure.
     change(pair(400.0, 0.6, 0.01), pair(300.0, 0.45, 0.01), 0, &["better   atrace: rust/a"]);
@@ -593,9 +594,9 @@ fn worse_for_sure_fails_and_is_named() {
 
 #[test]
 fn noise_does_not_fail() {
-    // A growth by a tenth is within intervals of 4 %.
+    // A growth by a tenth is no failure if the intervals are 4 % wide on each side.
     change(pair(400.0, 0.6, 0.04), pair(440.0, 0.66, 0.04), 0, &["no row is more"]);
-    // On a machine that was too unsteady for times, the ratios are still judged.
+    // If the machine was too unsteady to judge times, the ratios are still judged.
     let noisy = |ns: f64, ratio: f64| {
         let mut rows = pair(ns, ratio, 0.01);
         rows.push(row("rust/alone", ns));
@@ -625,7 +626,7 @@ fn what_moves_with_the_machine_does_not_fail() {
         1,
         &["WORSE    atrace: rust/alone, time, by 2.00 of the machine: 30.0 ns → 72.0 ns, × 1.20 (1.15–1.25)"],
     );
-    // Rows that do not measure this workspace's code may become slower.
+    // Rows that do not measure this workspace's code may become slower without a failure.
     change(run(1.0, 1.0), vec![row("limit/x", 90.0), row("cc/x", 40.0), row("rust/alone", 30.0)], 0, &[]);
 }
 
@@ -644,13 +645,13 @@ fn what_is_added_to_a_workload_is_compared() {
         1,
         &["WORSE    threads: rust/work/on, what it is above nosub"],
     );
-    // An added time of zero may grow by 1 % of the workload's thousand nanoseconds.
+    // If tracing added no time before, the added time may grow to 1 % of the workload's time of 1000 ns.
     change(run(1000.0, 0.0), run(1000.0, 10.0), 0, &["no row is more"]);
     change(run(1000.0, 0.0), run(1000.0, 14.0), 1, &["WORSE"]);
-    // The time of the workload itself is not judged.
+    // The time of the workload without tracing is not judged.
     change(run(1000.0, 800.0), run(2000.0, 800.0), 0, &["no row is more"]);
-    // On a machine that has become half as fast, the same code takes twice the time, and the same time means that the
-    // code takes half as long.
+    // On a machine that has become half as fast, unchanged code takes twice the time. Code that takes the same time
+    // there has become twice as fast.
     let slower = |ns: f64| {
         let mut rows = run(2000.0, ns);
         rows[2] = row("limit/raw", 200.0);
@@ -680,7 +681,7 @@ fn a_difference_does_not_make_a_bench_a_workload() {
     for bench in ["atrace", "subscriber"] {
         change_of(bench, run(30.0), run(36.0), 1, &["WORSE", "rust/alone, time, by 1.00 of the machine"]);
     }
-    // In a workload, the other times are the workload's own.
+    // In the bench of a workload, times that are not above a base are the workload's own, so they are not judged.
     change_of("threads", run(30.0), run(36.0), 0, &["no row is more"]);
 }
 

@@ -1,7 +1,7 @@
 //! Tests that no resource of a bench remains, however the bench ends.
 //!
-//! This test does not use libtest: the binary runs itself as a bench, which `HELPER` selects, and a supervised
-//! process must have one thread.
+//! This test does not use libtest, for two reasons: the binary runs itself as a bench, which `HELPER` selects, and a
+//! supervised process must have only one thread.
 
 #[path = "../../atrace/tests/common/buffer.rs"]
 #[allow(unreachable_pub, reason = "other test programs use it, too")]
@@ -64,14 +64,14 @@ fn bench(helper: &str, session: &Session) -> ExitCode {
     if session.sink() != Sink::Null {
         assert_eq!(session.wrote(|| ()).unwrap(), Some(0));
     }
-    // A bench leaves files in its directories, and keeps its marker open until it ends.
+    // Behaves like a real bench, which leaves files in its directories, and keeps its marker open until it ends.
     if helper != "switch" {
         fs::write(env("ATRACE_PROPERTIES"), "left behind").unwrap();
     }
     let _open = fs::OpenOptions::new().write(true).open(&marker).unwrap();
     println!("ready");
     if helper != "sleep" {
-        // The process must exist while the test looks for its files: until its stdin is closed.
+        // Waits until stdin is closed, because the process must exist while the test looks for the files of the bench.
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
     }
     match helper {
@@ -102,7 +102,8 @@ struct Run {
 impl Run {
     /// Starts this binary as a bench, which `helper` selects, and waits until the bench is ready.
     fn start(helper: &str, sink: &str) -> Self {
-        // The new process would also ignore the signals that this process ignores, for example under `nohup`.
+        // Resets the signals, because the new process would inherit that this process ignores them, for example under
+        // `nohup`.
         let mut command = Command::new("env");
         command.arg("--default-signal=HUP,INT,TERM").arg(std::env::current_exe().unwrap()).arg("--bench");
         command.env(HELPER, helper).env("ATRACE_BENCH_SINK", sink);
@@ -225,7 +226,7 @@ fn tests() {
         Ok(_) => sinks.push("tracefs"),
         Err(e) => eprintln!("skipped the sink tracefs: {e}"),
     }
-    // The buffer must be off again after each bench.
+    // The buffer is off before each bench, and must be off again after it.
     let _off = SHARES_ITS_BUFFER.then(Off::new);
     let nothing = |_: &Run| ();
     for &sink in &sinks {
@@ -268,7 +269,8 @@ fn the_parent_sleeps_while_the_child_runs() {
     let ticks = || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", run.parent.id())).unwrap();
         let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').map(String::from).collect();
-        // utime and stime: fields 14 and 15, 12 and 13 after the name.
+        // `utime` and `stime` are the fields 14 and 15 of `/proc/PID/stat`, which are the fields 12 and 13 after the
+        // name.
         (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap(), fields[0].clone())
     };
     until("the sleep of the parent", || ticks().1 == "S");
@@ -302,16 +304,16 @@ fn what_a_killed_parent_leaves_is_swept() {
     let child = run.word("pid").to_owned();
     run.signal(Signal::KILL);
     assert_eq!(run.end().signal(), Some(9));
-    // The child ends with its parent. Then no process removes the child's instance.
+    // The child is killed when its parent ends, so no process removes the child's tracefs instance.
     until("the end of the child", || !is_running(&child));
     assert!(things[1].exists());
     assert_eq!(ended("fine", "tracefs", |_| ()), Some(0));
     assert!(!things[1].exists());
-    // The next run does not remove temporary directories; the system does.
+    // The next run does not remove the temporary directories of a killed bench, so the test removes this one.
     fs::remove_dir_all(&things[0]).unwrap();
 }
 
-/// Does the work of a bench that starts itself once more and gets rows from that process.
+/// Does the work of a bench that starts its own binary as a child process, and gets rows (results) from the child.
 fn report_rows(session: &Session) -> ExitCode {
     if session.args.mode.is_some() {
         println!("a line of the child");

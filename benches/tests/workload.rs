@@ -1,8 +1,8 @@
-//! Tests that the harness of the workloads measures the cost that each mode adds, and detects a workload with
+//! Tests that the workloads' harness measures the cost that each mode of tracing adds, and detects a workload with
 //! wrong results.
 //!
-//! This test does not use libtest: the binary runs itself as a bench, which `HELPER` selects, with a process for each
-//! mode.
+//! This test does not use libtest, because the binary runs itself as a bench, with a process for each mode. `HELPER`
+//! selects the bench's fault.
 
 #[path = "../../atrace/tests/common/buffer.rs"]
 #[allow(unreachable_pub, reason = "other test programs use it, too")]
@@ -47,26 +47,27 @@ fn helper() -> Option<String> {
     std::env::var(HELPER).ok()
 }
 
-/// Whether this process runs in the slower mode, a mode that only this test has.
+/// Whether this process runs in the mode `slower`, which only this test has.
 static SLOWER: AtomicBool = AtomicBool::new(false);
 
 /// A workload whose results are known.
 struct Known;
 
-/// The number of events of a burst, and the length of their name. Together they have 200 MB, which the service can't read
-/// as fast as they are written, however long the writer takes for an event.
+/// The number of events of a burst, and the length of each event's name. The burst has 200 MB, which the service can't
+/// read as fast as the events are written, however long the writer takes for an event.
 const BURST: u64 = 200_000;
 const NAME: usize = 1000;
 /// The number of additional cases that write nothing.
 const QUIET: u64 = 8;
 
-/// The environment variable by which the processes of the modes see that the fixture exists.
+/// The environment variable that the fixture sets for the processes of the modes, so that they see that the fixture
+/// exists.
 const FIXTURE: &str = "ATRACE_BENCHES_TEST_FIXTURE";
 
-/// Whether the fixture exists, in the process of the bench.
+/// Whether the fixture exists. Set only in the bench's own process.
 static ATTENDED: AtomicBool = AtomicBool::new(false);
 
-/// A part of the fixture, which records when it is dropped.
+/// A part of the fixture, which resets [`ATTENDED`] when it is dropped.
 struct Guest;
 
 impl Drop for Guest {
@@ -84,21 +85,22 @@ impl Workload for Known {
         let is = |what: &str| wrong == what;
         let by_perfetto = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").is_some();
         let more = on && is(if by_perfetto { "more by perfetto" } else { "more" });
-        // Through Perfetto, a fault must be larger than the number of events from lives of interrupted spans.
+        // Through Perfetto, the expected number of events is a range, because each span may be asynchronous, and then
+        // has two more events. The number of additional events must exceed this range.
         let extra = if by_perfetto { 1000 } else { 1 };
         let (messages, death) = (is("messages") && !by_perfetto, is("death") && T::COMPILED_IN);
         let miscounted = u64::from(is("count"));
-        // These writes bypass the subscriber, and happen although tracing is off.
+        // With the fault `loud`, the case writes to the marker without the subscriber, although tracing is off.
         let loud = (is("loud") && T::COMPILED_IN && !on).then(|| std::env::var_os("ATRACE_MARKER").unwrap());
         if is("lossy") {
-            // More events than the shared memory has room for before the consumer reads it.
+            // Writes more events than the shared memory has room for before the service reads them.
             let name = "n".repeat(NAME);
             let burst = move |n| {
                 (0..n * BURST).for_each(|_| atrace::atrace_instant(AtraceTag::App, &name));
                 Ok(Done { messages: n * BURST, ..Done::new() })
             };
             let mut cases = vec![Case::new(Info { counted: false, ..Info::of("rust/burst") }, burst)];
-            // Several quiet cases, because the order of the cases is random.
+            // Adds several cases that write nothing, because the order of the cases is random.
             cases.extend(
                 (0..QUIET).map(|i| Case::new(Info::of(format!("rust/quiet_{i}")), |_| Ok(Done::new()))),
             );
@@ -113,7 +115,7 @@ impl Workload for Known {
                 (0..extra).for_each(|_| atrace::atrace_instant(AtraceTag::App, "one more"));
             }
             if let Some(marker) = &loud {
-                // The message has this process's id: in a shared buffer, only such messages count.
+                // The message has this process's id, because only messages with this id are counted in a shared buffer.
                 let message = format!("E|{}", std::process::id());
                 OpenOptions::new().append(true).open(marker).unwrap().write_all(message.as_bytes()).unwrap();
             }
@@ -125,7 +127,8 @@ impl Workload for Known {
         let (leak, long) = (is("leak") && on, if is("time") { 40 } else { 0 });
         let boxes = Case::new(Info { counted_over: 1000, ..Info::of("rust/boxes") }, move |n| {
             for i in 0..n {
-                // The first allocation is only in the instrumented program, the second only in the traced program.
+                // The first allocation is made only in the instrumented program, and the second only while tracing is
+                // on.
                 black_box(T::COMPILED_IN.then(|| Box::new([i; 3])));
                 black_box(leak.then(|| Box::new(i)));
                 black_box(Box::new(i));
@@ -178,8 +181,8 @@ impl Workload for Known {
     }
 
     fn seconds() -> u64 {
-        // With this length, a generation of a quick run has several rounds, so no result depends on a single slice,
-        // which may have been interrupted.
+        // This is so long that a generation (a set of processes) of a quick run has several rounds. So no result
+        // depends on a single slice, which may have been interrupted.
         if helper().as_deref() == Some("brief") { 5 } else { 30 }
     }
 
@@ -199,7 +202,7 @@ impl Workload for Known {
     fn tables(results: &Results) -> Vec<Table> {
         assert!(!ATTENDED.load(Relaxed));
         if helper().as_deref() == Some("lossy") {
-            // A slice that has lost events gives no time, so this row has no time of the mode `perfetto`.
+            // A slice that has lost events gives no time, so this case has no row for the mode `perfetto`.
             let has = |mode| results.row("rust/burst", mode).is_some();
             assert_eq!(["nosub", "on", "perfetto"].map(has), [true, true, false]);
             // Events that were lost before a slice do not count for the slice.
@@ -208,7 +211,7 @@ impl Workload for Known {
         }
         let threads = results.row("rust/boxes", "off").map(|row| row.counts["threads"]);
         assert!(threads.is_none_or(|threads| threads == 3.0), "{threads:?}");
-        // Two cases are compared by the turns that they had together.
+        // Two cases are compared by the turns in which both ran.
         let more = results.difference(("rust/checked", "off"), ("rust/uneven", "off"));
         let both =
             results.row("rust/checked", "off").is_some() && results.row("rust/uneven", "off").is_some();
@@ -234,7 +237,7 @@ impl Workload for Known {
 fn bench(wrong: &str, arguments: &[&str], rows: &Path) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(arguments).env(HELPER, wrong).env("ATRACE_OVERHEAD_DIR", rows);
-    // If the kernel has a ring buffer for this test, it counts the messages. Otherwise, with `--test`, a file shows
+    // If a ring buffer can be created, the bench counts the messages in it. Otherwise, with `--test`, a file shows
     // whether anything was written.
     command.env_remove("ATRACE_BENCH_SINK");
     command.output().unwrap()
@@ -248,18 +251,19 @@ fn of<'a>(rows: &'a [row::Row], id: &str) -> &'a row::Row {
     rows.iter().find(|row| row.id == id).unwrap_or_else(|| panic!("no row {id}"))
 }
 
-/// Returns whether the times of a run have the expected relations. Six pairs of rounds decide little on a busy machine,
-/// and medians are compared, because intervals are wide there.
+/// Returns whether the times of a run have the expected relations. On a busy machine, six pairs of rounds decide
+/// little, and intervals are wide, so this function compares the medians.
 fn is_undisturbed(rows: &[row::Row]) -> bool {
     let row = |id: &str| of(rows, id);
     let above = |id: &str| row(id).above["nosub"].ns;
-    // One case asks for longer slices. The exact length is tested in `plan`.
+    // The case `cc/alone` asks for longer slices. The tests of the module `plan` test the exact length.
     let operations = |id: &str| row(id).counts["n"];
     let found = [
         ("no additional time of a part", row("rust/boxes/two/off").above["none"].ns.abs() <= SAME_SPEED),
         ("longer slices", operations("cc/alone") > operations("rust/checked/off")),
         ("a slower mode", row("rust/checked/slower").vs_process["rust/checked/nosub"].ratio > 1.2),
-        // A write takes a hundred times as long as a check.
+        // While tracing is on, a span is written, which takes a hundred times as long as the check while tracing is
+        // off.
         ("a write", above("rust/span/on") > above("rust/span/off")),
         // A span that is recorded through Perfetto takes longer than the span without a subscriber.
         ("a recorded span", above("rust/span/perfetto") > 0.0),
@@ -283,7 +287,8 @@ fn tests() {
     }
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
 
-    // A workload with a fault fails, and the output names the fault. Nothing is measured, so all run at the same time.
+    // A workload with a fault fails, and the output names the fault. Nothing is measured, so all of these benches run
+    // at the same time.
     let fails = &|wrong: &str, says: &str| {
         let output = bench(wrong, &["--test"], temp.path());
         assert!(!output.status.success(), "{wrong} went well");
@@ -316,11 +321,11 @@ fn tests() {
         }
     });
 
-    // Quick runs, whose results are checked below. On a busy machine a run may be disturbed, so there may be several.
+    // Makes quick runs, until the results of a run are undisturbed: on a busy machine a run may be disturbed.
     let quick = |_| {
         let quick = bench("", &["--bench", "--quick"], temp.path());
         assert!(quick.status.success(), "{}", text(&quick.stderr));
-        // In a pipe, the output is one line, and the rest is in a file.
+        // If stdout is a pipe, the bench prints one line, and writes the rest of its output into a file.
         let line = text(&quick.stdout);
         assert!(line.starts_with("known: 37 rows in ") && line.lines().count() == 1 || !has_marker, "{line}");
         let said = std::fs::read_to_string(temp.path().join("known.txt")).unwrap();
@@ -338,31 +343,31 @@ fn tests() {
     assert_eq!((boxes.above["nosub"].allocs, boxes.above["nosub"].bytes), (Some(0.0), Some(0.0)));
     assert_eq!(boxes.counts["threads"], 3.0);
     assert_eq!(row("rust/span/on").counts["spans"], 1.0);
-    // The values that are measured outside of the rounds are in the rows, too.
+    // The values that the workload measures outside of the rounds, in `profile`, are also in the rows.
     assert_eq!((row("rust/span/on").counts["attended"], row("rust/span/off").counts["quick"]), (1.0, 1.0));
     // The time of a part is the time that the case reports, in every mode.
     let part = row("rust/boxes/two/off");
-    // The times of the rounds are not converted; the median is converted to the reference speed.
+    // The times of the single rounds are not converted to the reference speed, but the median is.
     let seen = |row: &row::Row| row.rounds.as_ref().map(|rounds| rounds.at[5]);
     assert_eq!((seen(part), part.allocs), (Some(1.0), None));
     // A case without modes has one row, with the time that the case reports.
     let alone: Vec<_> = rows.iter().filter(|row| row.id.starts_with("cc/")).collect();
     assert_eq!((alone.len(), &alone[0].id[..], seen(alone[0])), (1, "cc/alone", Some(7.0)));
-    // Allocations that are not counted are missing, not zero.
+    // If allocations were not counted, their number is missing in the row, not zero.
     assert_eq!((alone[0].allocs, alone[0].bytes), (None, None));
-    // A mode that only this bench has is compared with its own base.
+    // The mode `slower`, which only this bench has, is compared with the base that the bench gives for it.
     assert_eq!(row("rust/checked/slower").above.keys().collect::<Vec<_>>(), ["nosub"]);
     if has_marker {
         let raw = row("limit/raw_writes_of/rust/span/on");
         let expected = row("rust/span/on").above["nosub"].ns / raw.median;
-        // The ratio is left out if its interval reaches below zero, as it may on a busy machine.
+        // The row has no ratio if the ratio's interval reaches below zero, as on a busy machine.
         let ratio = row("rust/span/on").above["nosub"].raw_writes.map_or(expected, |times| times.ratio);
         // A median of ratios differs from a ratio of medians, and the machine may be busy. So this checks only that
         // both have the same unit.
         assert!((0.01..100.0).contains(&(ratio / expected)), "{ratio} should be about {expected}");
     }
 
-    // With `--help`, nothing runs.
+    // With `--help`, no case runs.
     let help = bench("result", &["--bench", "--help"], &temp.path().join("known.json"));
     assert!(help.status.success() && text(&help.stdout).starts_with("usage: "), "{}", text(&help.stdout));
 
@@ -383,7 +388,7 @@ fn tests() {
     let none = bench("", &["--bench", "--quick", "no such thing"], temp.path());
     assert!(none.status.success(), "{}", text(&none.stderr));
     assert!(text(&none.stdout).contains("--list shows them"), "{}", text(&none.stdout));
-    // The rows of the other cases are still in the file.
+    // After a run of one case, the earlier rows of the other cases are still in the file.
     assert_eq!(row::read(&temp.path().join("known.json")).unwrap(), rows);
     // If the rows can't be written, the bench reports that before it measures.
     let nowhere = bench("", &["--bench", "--quick"], &temp.path().join("known.json"));

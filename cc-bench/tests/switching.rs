@@ -1,4 +1,4 @@
-//! Tests how tracing is switched for the C++ side, where the C++ side writes, and which library it uses.
+//! Tests how tracing is switched on and off for the C++ benchmarks, where they write, and which libcutils they use.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "the tests call libcutils' C functions and load it once more")]
 
@@ -97,7 +97,8 @@ fn app_follows_the_patterns() {
 fn patterns_alone_are_not_noticed() {
     alone("patterns_alone_are_not_noticed", |place| {
         place.set(FLAGS, "0");
-        // The first call finds the property, the second call finds its serial; both calls read the property.
+        // The first call looks up the property, and the second call looks up the property's serial. Both calls read the
+        // property's value.
         cc_bench::enabled_tags();
         assert_eq!(cc_bench::enabled_tags(), ATRACE_TAG_ALWAYS);
         place.set("debug.atrace.app_0", "*");
@@ -128,7 +129,7 @@ fn a_process_can_be_told_not_to_trace() {
         unsafe { atrace_set_tracing_enabled(false) };
         assert_eq!(cc_bench::enabled_tags(), ATRACE_TAG_NOT_READY);
         assert_eq!(place.written_by(|| cc_bench::begin(c"name", 1)), "");
-        // SAFETY: as above.
+        // SAFETY: may be called at any time.
         unsafe { atrace_set_tracing_enabled(true) };
         assert_eq!(cc_bench::enabled_tags(), ATRACE_TAG_ALWAYS | ATRACE_TAG_APP);
         assert_eq!(place.written_by(|| cc_bench::end(1)), format!("E|{}", std::process::id()));
@@ -137,13 +138,14 @@ fn a_process_can_be_told_not_to_trace() {
 
 /// Leaves a descriptor open in the process that is about to start, and names the descriptor in ATRACE_MARKER.
 fn hand_down(command: &mut std::process::Command, file: OwnedFd, inode: u64, device: u64) {
-    // Rust opens files with O_CLOEXEC; standard input is the descriptor that can be handed down without unsafe code.
+    // Uses standard input, because Rust opens files with O_CLOEXEC, and only standard descriptors can be handed to a
+    // child without unsafe code.
     command.stdin(file).env("ATRACE_MARKER", format!("fd:0:{device}:{inode}"));
 }
 
 fn marker_fd() -> i32 {
     cc_bench::enabled_tags();
-    // SAFETY: an aligned int that is written once, by the call above.
+    // SAFETY: the variable is an aligned `int`, which is written only once, by the call above.
     unsafe { (&raw const atrace_marker_fd).read() }
 }
 
@@ -188,7 +190,7 @@ fn an_inherited_pipe_is_refused() {
         let (reader, writer) = std::io::pipe().unwrap();
         let meta = std::fs::metadata(format!("/proc/self/fd/{}", writer.as_raw_fd())).unwrap();
         hand_down(command, writer.into(), meta.ino(), meta.dev());
-        let _ = OwnedFd::from(reader).into_raw_fd(); // Stays open, so that only its kind speaks against it.
+        let _ = OwnedFd::from(reader).into_raw_fd(); // The pipe stays valid, so it is refused only because it is a pipe.
     };
     alone_with("an_inherited_pipe_is_refused", hand, refuses);
 }

@@ -1,4 +1,4 @@
-//! Tests the bytes that the C++ side writes.
+//! Tests the messages that libcutils and the C++ benchmarks write to the marker.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "the tests call libcutils' C functions")]
 
@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use alone::{Place, alone};
 use atrace_sys::bindings::*;
 
-/// Returns what each call has written, as a string.
+/// Calls each of `calls`, and returns the message that each has written to the marker.
 fn messages(place: &Place, calls: &[&dyn Fn()]) -> Vec<String> {
     calls.iter().map(|call| place.written_by(call)).collect()
 }
@@ -24,7 +24,7 @@ fn c(text: impl Into<Vec<u8>>) -> CString {
 fn every_function_writes_its_message() {
     alone("every_function_writes_its_message", |place| {
         cc_bench::update_tags();
-        cc_bench::enabled_tags(); // Opens the marker.
+        cc_bench::enabled_tags(); // This call opens the marker.
         let pid = std::process::id();
         let (name, track) = (c"a|b\n\x7f", c"row 1");
         // SAFETY: both are C strings.
@@ -59,7 +59,7 @@ fn every_function_writes_its_message() {
             format!("C|{pid}|a|b\n\x7f|-2147483648"),
             format!("C|{pid}|a|b\n\x7f|-9223372036854775808"),
             format!("B|{pid}|"),
-            // libcutils leaves out an empty track with its separator.
+            // libcutils leaves out an empty track and the track's separator.
             format!("N|{pid}|a|b\n\x7f"),
         ];
         assert_eq!(written, expected);
@@ -133,7 +133,7 @@ fn raw_and_inlined_writes_are_counted_when_taken_whole() {
 /// The length of the longest message: libcutils' buffer without its NUL.
 const LIMIT: usize = 1023;
 
-/// Checks how a message is cut, for a name of `name` and a track of `track` characters.
+/// Checks how libcutils cuts a message whose name has `name` characters and whose track has `track` characters.
 fn check_cut(
     place: &Place,
     head: &str,
@@ -154,7 +154,7 @@ fn check_cut(
         if fixed + whole_track.len() < LIMIT {
             name_kept = LIMIT - fixed - whole_track.len();
         } else if track.is_some() && fixed + 1 < LIMIT {
-            // Even an empty name is cut to "one byte".
+            // libcutils keeps one byte for the name, even if the name is empty, and cuts the track.
             (name_kept, track_kept) = (name.min(1), LIMIT - fixed - 1);
         } else {
             assert_eq!(written, "", "nothing of it fits");
@@ -172,7 +172,8 @@ fn long_messages_are_cut_as_libcutils_cuts_them() {
         cc_bench::enabled_tags();
         let pid = std::process::id();
         let fixed = format!("B|{pid}|").len();
-        // Lengths around the exact fit of each kind. A 64-bit counter has the longest tail.
+        // Tests lengths around the length at which a message of each kind just fits. A 64-bit counter has the longest
+        // tail after the name.
         let lengths: Vec<usize> =
             (0..3).chain(LIMIT - fixed - 24..LIMIT - fixed + 4).chain([2000, 100_000]).collect();
         for &name in &lengths {
@@ -213,7 +214,7 @@ fn a_forked_child_writes_its_own_id() {
         place.switch_on();
         cc_bench::begin(c"parent", 1);
         let mut child = std::process::Command::new("true");
-        // SAFETY: runs between fork and exec; libcutils writes from its stack and takes no lock here.
+        // SAFETY: the closure runs between fork and exec, where libcutils writes from its stack and takes no lock.
         unsafe {
             child.pre_exec(|| {
                 cc_bench::begin(c"child", 1);

@@ -537,7 +537,7 @@ mod tests {
     thread_local! {
         /// Whether the subscriber of a test panics on this thread.
         static PANICS: Cell<bool> = const { Cell::new(false) };
-        /// How often the subscriber of a test was asked on this thread.
+        /// The number of times that the subscriber of a test was queried on this thread.
         static ASKED: Cell<u32> = const { Cell::new(0) };
     }
 
@@ -564,8 +564,8 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// After a panic in a rebuild, queries on this thread are counted again, because they no longer belong to the
-    /// rebuild.
+    /// Tests that after a panic in a rebuild, queries on this thread are counted again, because they no longer belong
+    /// to the rebuild.
     #[test]
     fn a_rebuild_that_panics_is_over() {
         let dispatch = Dispatch::new(Asked(|| {
@@ -587,8 +587,8 @@ mod tests {
         }
     }
 
-    /// Tests that a switch waits for its rebuild, although another thread is rebuilding and does the work of both. If
-    /// the watch has noticed the switch, the program waits for the thread of the watch.
+    /// Tests that a switch waits for its rebuild, although another thread is already rebuilding, and does this rebuild
+    /// as well. If the thread of the watch has noticed the switch, the program waits for that thread.
     #[cfg(not(miri))] // Miri cannot block signals, as the thread that rebuilds does.
     #[test]
     fn a_switch_waits_for_the_thread_that_rebuilds_for_it() {
@@ -604,7 +604,7 @@ mod tests {
         dispatcher::with_default(&dispatch, || tracing::info!("a callsite to be asked"));
         ORDINARY.add_dispatch(&dispatch);
         ORDINARY.add_follower().unwrap();
-        // Returns false if a busy machine looked only after the longest wait.
+        // Returns false if this thread was so slow on a busy machine that it looked only after the longest wait.
         let is_in_time = |is_watching| {
             let rebuilding = std::thread::spawn(|| {
                 HOLDS.set(true);
@@ -636,10 +636,10 @@ mod tests {
         ORDINARY.remove_follower();
     }
 
-    /// A rebuilder whose repetitions are over in about 15 ms. No watch calls it: the test does.
+    /// A rebuilder whose repetitions are over in about 15 ms. The test calls it, instead of a watch.
     static QUICK: Rebuilder = Rebuilder::new(|| watch_backends(|_| (), false), Duration::from_millis(8));
 
-    /// Tests that after the repetitions a single rebuild is enough, if only rebuilds by this crate query the
+    /// Tests that a switch after the repetitions needs only a single rebuild, if only rebuilds by this crate query the
     /// subscribers. The test runs in a process of its own, because a new dispatch of another test queries as well.
     #[cfg(not(miri))]
     #[test]
@@ -669,7 +669,7 @@ mod tests {
         dispatcher::with_default(&dispatch, || tracing::error!("a callsite to be asked"));
         assert_eq!(ANSWERS.load(Ordering::SeqCst), 1);
         assert!(QUICK.queries.open().is_some());
-        // The first switch settles the queries of the registration: by itself, and by 4 repetitions.
+        // The first switch makes a rebuild and 4 repetitions, which settle the queries of the callsite's registration.
         QUICK.switched(true);
         settled();
         assert_eq!(ANSWERS.load(Ordering::SeqCst), 1 + 1 + 4);

@@ -244,7 +244,7 @@ mod tests {
         assert!(!hidden("run", &format!("{registry}/axum-extra-0.8.1/src/serve.rs")));
         assert!(!hidden("{async_fn#0}", "/home/me/tokio-1.0/src/main.rs"));
         assert!(!hidden("poll<tokio::time::Sleep>", "src/main.rs"));
-        // A path takes precedence over the file.
+        // A function's path takes precedence over its file.
         assert!(!hidden("my_app::generic::<u8>", "/rustc/59807616e1/library/core/src/ops/function.rs"));
         assert_eq!(crate_of_file(""), None);
         assert_eq!(crate_of_file("/home/me/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f"), None);

@@ -297,7 +297,7 @@ mod tests {
         assert!(Arc::ptr_eq(&once, &frames(&[NOWHERE, NOWHERE + 1], &rules)));
         assert!(!Arc::ptr_eq(&once, &frames(&[NOWHERE, NOWHERE + 1], &plain())), "of other rules");
         assert!(!Arc::ptr_eq(&once, &frames(&[NOWHERE + 1, NOWHERE], &rules)));
-        // Far more than the limits, except under miri.
+        // Looks up more backtraces and more addresses than the cache may hold, except under miri.
         let (several, each) = if cfg!(miri) { (3, 2) } else { (BACKTRACES + 50, ADDRESSES / BACKTRACES + 1) };
         let mut most = (0, 0);
         for at in 0..several {

@@ -142,7 +142,7 @@ mod tests {
         ids.add(7, 1, 0);
         let (old, callsite) = ids.find(7).unwrap();
         assert_eq!(callsite, 1);
-        ids.add(7, 1, 0); // The same span again has no second entry.
+        ids.add(7, 1, 0); // The same span gets no second entry.
         // The id is used again before the old span's entry has been removed.
         ids.add(7, 2, 0);
         Ids::remove(old);

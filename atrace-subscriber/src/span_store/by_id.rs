@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use crate::callsites::Callsite;
 
-    /// Several threads add spans to one place. A span that was added must be found until it closes.
+    /// Several threads add spans to a single place of the table. A span that was added must be found until it closes.
     #[test]
     fn threads_do_not_take_the_place_of_an_open_span() {
         let (threads, rounds) = if cfg!(miri) { (2, 20) } else { (4, 100_000) };

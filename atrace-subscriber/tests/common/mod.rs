@@ -98,7 +98,7 @@ impl Place {
         self.0.instance()
     }
 
-    /// Returns the messages in order, with the threads that wrote them. Panics if the kernel has lost any.
+    /// Returns the messages in order, with the threads that wrote them. Panics if the kernel has lost any messages.
     pub fn messages(&self) -> Vec<Message> {
         assert_eq!(self.instance().stats().unwrap().lost(), 0, "the ring buffer is too small for this test");
         self.instance()

@@ -295,7 +295,7 @@ mod tests {
         let marker = open();
         let own = number(&marker);
         let other = tempfile::tempfile().unwrap();
-        // SAFETY: only this marker knows the number.
+        // SAFETY: only `marker` uses the descriptor `own`.
         assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), own) }, own);
         drop(marker);
         assert_eq!(identity_of(own), identity_of(other.as_raw_fd()));

@@ -240,21 +240,21 @@ pub(crate) fn on_tracefs(fd: i32) -> bool {
 mod tests {
     use super::*;
 
-    /// Makes the system refuse `F_GETFD` to the calling thread, so that the thread does not learn which numbers are in
-    /// use. The thread also gets a table of descriptors of its own.
+    /// Makes the system refuse `F_GETFD` to the calling thread, so that the thread can't find out which descriptor
+    /// numbers are in use. The thread also gets its own table of descriptors (`CLONE_FILES`).
     fn see_no_numbers() {
         let op = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
         let (load, equals) = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ);
         let mut filter = [
-            op(load, 0, 0), // The system call.
+            op(load, 0, 0), // The number of the system call.
             op(equals, libc::SYS_fcntl as u32, 3),
-            op(load, 24, 0), // Its second argument.
+            op(load, 24, 0), // The second argument of the system call.
             op(equals, libc::F_GETFD as u32, 1),
             op(libc::BPF_RET, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0),
             op(libc::BPF_RET, libc::SECCOMP_RET_ALLOW, 0),
         ];
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: the filter is alive and has that length.
+        // SAFETY: `program` points to the live filter and has its length.
         unsafe {
             assert_eq!(libc::unshare(libc::CLONE_FILES), 0);
             assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
@@ -263,7 +263,8 @@ mod tests {
         }
     }
 
-    /// Tests numbers that other threads take after they were found free: the kernel then gives the forbidden number.
+    /// Tests the case that other threads take the numbers that a search has found free. The kernel then returns the
+    /// forbidden number, which must not be the result.
     #[test]
     fn a_number_that_must_not_be_used_is_not_the_result_when_others_are_faster() {
         std::thread::spawn(|| {

@@ -225,8 +225,9 @@ mod tests {
     use super::persist;
     use std::cell::RefCell;
 
-    /// Simulates the write of a message. Each `write(2)` returns the next value of `answers`, and each search for a
-    /// descriptor returns the next value of `found`. Returns the result, and the descriptors that were written to.
+    /// Simulates the write of a message. The first `write(2)` returned `first`, and each further `write(2)` returns the
+    /// next value of `answers`. Each search for the marker's descriptor returns the next value of `found`. Returns the
+    /// result, and the descriptors that were written to.
     fn play(first: isize, found: &[Option<i32>], answers: &[isize]) -> (Result<(), i32>, Vec<i32>) {
         let (mut found, answers) = (found.iter(), RefCell::new(answers.iter()));
         let tried = RefCell::new(Vec::new());
@@ -257,10 +258,10 @@ mod tests {
     #[test]
     fn what_our_own_file_answers_stands() {
         assert_eq!(play(CLOSED, &[Some(7); 2], &[CLOSED]), (Err(libc::EBADF), vec![7]));
-        // Another thread has just opened it again.
+        // Another thread has just opened the marker again.
         assert_eq!(play(CLOSED, &[Some(7)], &[10]), (Ok(()), vec![7]));
         assert_eq!(play(-(libc::EINVAL as isize), &[Some(7)], &[]), (Err(libc::EINVAL), vec![]));
-        // Only a part was written: the disk is full.
+        // Only a part of the message was written, because the disk is full.
         assert_eq!(play(3, &[Some(7)], &[]), (Err(libc::ENOSPC), vec![]));
         assert_eq!(play(INTERRUPTED, &[Some(7); 2], &[4]), (Err(libc::ENOSPC), vec![7]));
     }

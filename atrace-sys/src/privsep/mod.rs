@@ -309,7 +309,8 @@ mod tests {
         ask_as(User::present(), work)
     }
 
-    /// Runs a worker. On a busy machine a child may not run in time, so it is tried again.
+    /// Runs a worker and returns its answer. On a busy machine the worker's process may not answer in time, so up to 20
+    /// workers are started.
     fn ask_as(user: User, work: impl Fn() -> Vec<u8>) -> Result<Vec<u8>, Failure> {
         let is_in_time = |answer: &Result<_, _>| !matches!(answer, Err(Failure::Late));
         let mut tries = (0..20).map(|_| Worker::start(user, PATIENCE, &work)?.answer());
@@ -328,10 +329,11 @@ mod tests {
             libc::raise(libc::SIGBUS);
             Vec::new()
         };
-        // A child whose pipe is closed is killed if it ends late, as it may on a busy machine.
+        // The parent kills a child that closes its pipe but does not end soon after, as may happen on a busy machine.
+        // Such a child is tried again.
         let killed = (0..20).map(|_| ask(raises)).find(|answer| !matches!(answer, Err(Failure::Ended(0))));
         assert!(matches!(killed, Some(Err(Failure::Ended(libc::SIGBUS)))), "{killed:?}");
-        // Half an answer is no answer.
+        // Tests a child that ends after it has written only a part of its answer.
         let half = ask(|| {
             // SAFETY: writes to the pipe of this child.
             unsafe {
@@ -353,9 +355,9 @@ mod tests {
         .unwrap();
         pid.store(worker.pid, std::sync::atomic::Ordering::Relaxed);
         assert!(matches!(worker.answer(), Err(Failure::Late)));
-        // It was killed. On a busy machine it may end later than it is waited for.
+        // The child was killed. On a busy machine it may still run when the parent stops waiting for its end.
         let (pid, start) = (pid.into_inner(), Instant::now());
-        // SAFETY: asks for no status.
+        // SAFETY: `waitpid` accepts a null pointer, because the status is not needed.
         while unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) } == 0 {
             assert!(start.elapsed() < Duration::from_secs(600), "it lives");
         }
@@ -387,7 +389,7 @@ mod tests {
             let workers = [true, false, true, false].map(|is_slow| start(is_slow).unwrap());
             answers(workers.into())
         });
-        // On a busy machine, a quick child may not run in time.
+        // On a busy machine, the process of a quick worker may not answer in time.
         let are_in_time = |answers: &Vec<(Result<_, _>, Duration)>| {
             !answers.iter().skip(1).step_by(2).any(|(answer, _)| matches!(answer, Err(Failure::Late)))
         };
@@ -400,7 +402,8 @@ mod tests {
     }
 
     /// Tests that the child does not drop its parent's guards. The command `atrace` holds guards that undo its changes
-    /// when they are dropped, and workers are its only forks without an exec.
+    /// when they are dropped, and the processes of workers are the command's only children that do not execute another
+    /// program.
     #[test]
     fn no_guard_of_the_parents_is_dropped_in_the_child() {
         struct Guard(std::path::PathBuf);
@@ -419,7 +422,8 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// If this test runs as root, checks that the child has none of root's rights.
+    /// Tests that a child has no environment variables and no descriptors of its parent. If this test runs as root,
+    /// also checks that the child has none of root's rights.
     #[test]
     fn nothing_of_the_parents_is_left() {
         let is_root = User::present().uid == 0;
@@ -455,7 +459,7 @@ mod tests {
         }
         let open: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("fd ")).collect();
         assert_eq!(open.iter().filter(|to| **to == "/dev/null").count(), 3, "{said}");
-        // Besides the descriptor that lists them: the pipe.
+        // The child has its pipe open, besides `/dev/null` and the descriptor with which it lists its descriptors.
         assert_eq!(open.iter().filter(|to| to.starts_with("pipe:")).count(), 1, "{said}");
         assert!(open.len() <= 5, "{said}");
     }

@@ -52,7 +52,7 @@ mod tests {
             );
         }
         assert_eq!(pattern_for(b"/bin/true"), b"/bin/true");
-        // The maximum length of a value, and one byte more.
+        // A name of the maximum length of a value, and a name that is one byte longer.
         assert_eq!(pattern_for(&[b'x'; 91]), [b'x'; 91]);
         assert_eq!(pattern_for(&[b'x'; 92]), [&b"*"[..], &[b'x'; 90]].concat());
         assert!(pattern_for(long.as_bytes()).starts_with(b"*/deep/"));

@@ -198,7 +198,7 @@ mod tests {
             ("010000", Some(4096)),
             (" \t\n\x0b\x0c\r7", Some(7)),
             ("+7", Some(7)),
-            ("-1", None), // ULLONG_MAX, which libcutils takes for too large
+            ("-1", None), // `strtoull` returns ULLONG_MAX, which libcutils treats as an overflow
             ("-2", Some(u64::MAX - 1)),
             ("18446744073709551614", Some(u64::MAX - 1)),
             ("18446744073709551615", None),

@@ -214,7 +214,8 @@ mod tests {
     fn a_bare_thread_runs_and_ends() {
         static DONE: AtomicUsize = AtomicUsize::new(0);
         extern "C" fn body(number: usize) {
-            // SAFETY: no arguments. The ids differ, because this thread is not the first thread of the process.
+            // SAFETY: the calls have no arguments. The ids of the thread and of the process differ, because this thread
+            // is not the first thread of the process.
             let is_other =
                 unsafe { call(libc::SYS_gettid, [0; 6]) } != unsafe { call(libc::SYS_getpid, [0; 6]) };
             DONE.fetch_add(if is_other { number } else { 0 }, Ordering::SeqCst);
@@ -231,7 +232,7 @@ mod tests {
     #[test]
     fn a_failed_call_leaves_errno() {
         super::super::errno::set_errno(77);
-        // SAFETY: there is no such descriptor.
+        // SAFETY: no descriptor has the number -1.
         assert_eq!(unsafe { call(libc::SYS_close, [-1, 0, 0, 0, 0, 0]) }, -(libc::EBADF as isize));
         assert_eq!(super::super::errno::errno(), 77);
     }

@@ -367,7 +367,7 @@ pub(crate) fn is_terminal(fd: RawFd) -> bool {
 mod tests {
     use super::*;
 
-    /// A 32-bit program, too, gets the attributes of a large file.
+    /// Tests that a 32-bit program, too, gets the attributes of a file of 3 GiB.
     #[test]
     #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_large_file_has_attributes() {

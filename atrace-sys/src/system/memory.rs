@@ -280,11 +280,11 @@ mod tests {
     use super::*;
 
     struct Zeroes(#[allow(dead_code, reason = "only its size matters")] [u8; 8 << 20]);
-    // SAFETY: it consists of numbers.
+    // SAFETY: `Zeroes` consists of numbers.
     unsafe impl super::super::Plain for Zeroes {}
 
-    /// Tests that a touched page of a large mapping takes no more than itself, whatever the system's setting of huge
-    /// pages.
+    /// Tests that an access to a page of a large mapping allocates only this page, whatever the system's setting of
+    /// huge pages: the mapping has the flag that forbids huge pages.
     #[test]
     #[cfg_attr(miri, ignore = "no advice")]
     fn a_large_mapping_has_no_huge_pages() {

@@ -1,5 +1,5 @@
-//! Encodes random events. Compares each message with that of a simple second encoder, and checks all promised
-//! properties of messages.
+//! Encodes random events. Compares each message with the message of a second, simple encoder, and checks all properties
+//! of messages that the documentation promises.
 //!
 //! The encoder is not public, so its source files are compiled into this target.
 
@@ -22,10 +22,11 @@ use message::{Kind, Message, NameWriter};
 struct Input<'a> {
     kind: u8,
     pid: u32,
-    /// A text, and how many times it is repeated, so that short inputs make long texts.
+    /// The number of repetitions of a text, and the text. The repetitions make long texts from short inputs.
     track: (u16, &'a str),
     name: (u16, &'a str),
-    /// The text after the repeated name. It lets a cut fall on other characters than those of the repeated text.
+    /// The text after the repeated name. With this text, a name can also be cut at characters that are not in the
+    /// repeated text.
     rest: &'a str,
     number: i64,
 }
@@ -38,7 +39,7 @@ fn repeated((times, text): (u16, &str)) -> String {
 fuzz_target!(|input: Input<'_>| {
     let event = reference::Event {
         kind: reference::KINDS[usize::from(input.kind) % reference::KINDS.len()](input.number),
-        // The numbers that Linux gives.
+        // A process id in the range of Linux: 1 to 4,194,304.
         pid: input.pid % 4_194_304 + 1,
         track: repeated(input.track),
         name: repeated(input.name) + input.rest,

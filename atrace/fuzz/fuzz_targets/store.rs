@@ -1,5 +1,5 @@
-//! Opens a damaged property store: whatever is in the file, every read returns, and a property that could be set has
-//! the new value.
+//! Opens a damaged property store. Whatever the file contains, every read returns, and a property has its new value
+//! after a set that reported success.
 
 #![no_main]
 
@@ -20,16 +20,16 @@ const KEYS: [&str; 5] =
 
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
-    /// The bytes that are written over a valid store, and their places: anywhere, or only in the header and the first
-    /// entries.
+    /// The bytes that are written over a valid store, each with its offset. If the flag is true, the offset may be
+    /// anywhere in the file; otherwise it is in the header or the first entries.
     writings: Vec<(bool, u32, &'a [u8])>,
-    /// Another size of the file, so that it is shorter or longer than a valid store.
+    /// The size to which the file is set, which may be shorter or longer than a valid store.
     size: Option<u32>,
     value: &'a [u8],
     pattern: &'a str,
 }
 
-/// The bytes of a valid store, in a directory of this process.
+/// The path of a store in a directory that only this process uses, and the bytes of a valid store.
 static WHOLE: LazyLock<(PathBuf, Vec<u8>)> = LazyLock::new(|| {
     let directory = std::env::temp_dir().join(format!("atrace-fuzz-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);

@@ -291,8 +291,8 @@ mod tests {
     /// happen on Android.
     struct Disturbed<'a> {
         store: &'a Properties,
-        /// The properties that the other process sets. After this process has set the first key, the other process
-        /// sets the second key to this value. Each entry is used once.
+        /// The properties that the other process sets: two keys and a value each. After this process has set the first
+        /// key, the other process sets the second key to the value. Each entry is used once.
         others: Vec<(&'a str, &'a str, &'a str)>,
     }
 
@@ -329,11 +329,12 @@ mod tests {
         type Other = (&'static str, &'static str, &'static str);
         let cases: [(&[Other], &[&str]); 5] = [
             (&[], &["own"]),
-            // The other process took the same slot.
+            // The other process has written its pattern into the same property.
             (&[(SLOT, SLOT, "other")], &["other", "own"]),
-            // The other process did not see our pattern, and ended the list before it.
+            // The other process did not see this process's pattern, and set a count that excludes this pattern.
             (&[(APP_NUMBER, APP_NUMBER, "0")], &["own"]),
-            // Both, one after the other.
+            // The other process first writes its pattern into the same property, and later sets a count that excludes
+            // this process's pattern.
             (&[(SLOT, SLOT, "other"), (APP_NUMBER, APP_NUMBER, "1")], &["other", "own"]),
             // The other process removes the pattern each time.
             (&[(APP_NUMBER, APP_NUMBER, "0"); ATTEMPTS], &[]),

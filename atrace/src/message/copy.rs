@@ -225,15 +225,15 @@ mod tests {
 
     type Copy = fn(&[u8], &mut [MaybeUninit<u8>], bool) -> bool;
 
-    /// The distance between two values or positions that are checked. Miri checks which memory is accessed. That
-    /// depends on the length of a text only, so one value at one position is enough there.
+    /// The distance between two values or positions that are checked. Under Miri, one value at one position is enough:
+    /// Miri checks which memory is accessed, and the accessed memory depends only on the length of a text.
     const STEP: usize = if cfg!(miri) { 256 } else { 1 };
 
     fn check(copy: Copy, from: &[u8], bar: bool, suspect: bool) {
         const AROUND: usize = 32;
         let mut room = [MaybeUninit::new(0xa5_u8); 256 + 2 * AROUND];
         let found = copy(from, &mut room[AROUND..][..from.len()], bar);
-        // SAFETY: initialised when made.
+        // SAFETY: all bytes of `room` were initialised when it was created.
         let room = unsafe { std::slice::from_raw_parts(room.as_ptr().cast::<u8>(), room.len()) };
         let (before, rest) = room.split_at(AROUND);
         let (to, after) = rest.split_at(from.len());
@@ -245,8 +245,7 @@ mod tests {
         assert_eq!(found, suspect, "{:?} bar {bar}", from.escape_ascii().to_string());
     }
 
-    /// Checks a text without suspect bytes in which the byte at `place` is replaced by each of `values` in
-    /// turn.
+    /// Checks variants of a text without suspect bytes: the byte at `place` is replaced by each of `values` in turn.
     fn check_at(copy: Copy, text: &mut [u8], place: usize, values: impl Iterator<Item = u8>) {
         let before = text[place];
         for value in values.step_by(STEP) {
@@ -258,20 +257,22 @@ mod tests {
         text[place] = before;
     }
 
-    /// Returns the byte values near a suspect one: next to it, or different in one bit.
+    /// Returns the byte values near the limits of the suspect values: they differ from a limit by at most one, or in
+    /// one bit.
     fn edges() -> impl Iterator<Item = u8> {
         let is_near = |value: u8, edge: u8| value.abs_diff(edge) <= 1 || (value ^ edge).count_ones() == 1;
         (0..=255).filter(move |&value| [0, 0x1f, 0x7f, b'<', b'|'].iter().any(|&edge| is_near(value, edge)))
     }
 
-    /// Checks texts of these lengths: at each position of the text with the byte values near a suspect one, and at
-    /// three positions with all 256 byte values.
+    /// Checks texts of these lengths: at each position of the text with the byte values of `edges`, and at three
+    /// positions with all 256 byte values.
     fn check_all(copy: Copy, lengths: impl Iterator<Item = usize>) {
         for length in lengths {
             let mut text: Vec<u8> = (0..length).map(|at| b"a~\x80\xff "[at % 5]).collect();
             for bar in [false, true] {
                 check(copy, &text, bar, false);
-                // Only one byte value, repeated: equal suspect bytes must not cancel each other.
+                // A text of one repeated byte value: the scan must not miss suspect bytes because there are several
+                // equal ones.
                 for value in [0, 0x7f, b'<', b'|'].into_iter().step_by(STEP) {
                     check(copy, &vec![value; length], bar, length > 0 && is_suspect(value, bar));
                 }
@@ -288,7 +289,7 @@ mod tests {
     }
 
     /// Checks texts with two suspect bytes of all kinds, at positions at which the second byte could hide the first
-    /// byte: in the same lane of two vectors, and in two lanes of one vector.
+    /// byte from the scan: in the same lane of two vectors, and in two lanes of one vector.
     fn check_pairs(copy: Copy, length: usize) {
         const SUSPECTS: [u8; 4] = [b'\n', 0x7f, b'<', b'|'];
         let mut text = vec![b'a'; length];
@@ -326,7 +327,7 @@ mod tests {
         check_pairs(by_words, 16);
     }
 
-    /// Checks the scan of a text that has already been copied, without a scan.
+    /// Checks the function that scans a text after the text was copied without a scan.
     #[test]
     fn texts_are_looked_at_in_place() {
         let in_place: Copy = |from, to, bar| {

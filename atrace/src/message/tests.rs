@@ -1,7 +1,7 @@
 use super::reference::{Event, KINDS};
 use super::*;
 
-/// A source of random numbers that are the same in each run, so that a failure can be repeated.
+/// A generator of pseudorandom numbers. The numbers are the same in each run, so that a failure can be repeated.
 struct Chance(u64);
 
 impl Chance {
@@ -46,7 +46,7 @@ impl Chance {
             2 => 960 + self.below(80),
             _ => self.below(1100),
         };
-        // Few kinds of parts, so that equal ones often meet.
+        // Each text consists of at most four different parts, so that equal parts often follow each other.
         let kinds: Vec<&str> = (0..1 + self.below(4)).map(|_| PARTS[self.below(PARTS.len())]).collect();
         while text.len() < length {
             text.push_str(kinds[self.below(kinds.len())]);
@@ -137,7 +137,7 @@ fn after_a_cut_nothing_more_is_written() {
     let name = |writer: &mut NameWriter<'_>| {
         writer.push_str(&"x".repeat(1014));
         assert!(!writer.is_full());
-        writer.push_str("€€"); // There is room for two bytes, less than one character.
+        writer.push_str("€€"); // There is room for two bytes, but each of the characters has three.
         assert!(writer.is_full());
         writer.push_str("y");
         writer.push_int(1);
@@ -149,12 +149,13 @@ fn after_a_cut_nothing_more_is_written() {
     assert_eq!(message.bytes(), ("B|1234|".to_owned() + &"x".repeat(1014)).as_bytes());
 }
 
-/// Checks texts of the lengths at which another method of copying is used. No copy may touch the bytes around its text.
+/// Checks names that are written in pieces, with pieces of the lengths at which another method of copying is used. No
+/// copy may change the bytes around its piece.
 #[test]
 fn pieces_of_every_length_are_copied() {
     let text = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ".repeat(20);
     let lengths: Vec<usize> = if cfg!(miri) {
-        vec![0, 1, 3, 7, 8, 15, 16, 31, 32, 1016] // Where the way of copying changes.
+        vec![0, 1, 3, 7, 8, 15, 16, 31, 32, 1016] // The lengths at which another method of copying is used.
     } else {
         (0..=70).chain([1000, 1015, 1016, 1017, 1040]).collect()
     };
@@ -199,8 +200,8 @@ fn integers_of_every_width_are_decimal() {
     assert_eq!(message.bytes(), format!("B|1|{} {} 0-1", i128::MIN, u128::MAX).as_bytes());
 }
 
-/// Checks a panic whose payload panics when it is dropped, with a second payload that would also panic when it is
-/// dropped. The second payload is not dropped.
+/// Checks a panic whose payload panics when the payload is dropped. The payload of this second panic would also panic
+/// when dropped, so it is not dropped.
 #[test]
 #[cfg_attr(miri, ignore = "what is thrown last is left where it is, on purpose")]
 fn what_is_thrown_may_throw_as_it_is_dropped() {

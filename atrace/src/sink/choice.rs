@@ -176,14 +176,15 @@ mod standins;
 mod tests {
     use super::*;
 
-    /// Tests the choice in a service, in an app (which may load only libandroid), and in a program that can
-    /// load nothing.
+    /// Tests which sink is chosen in a service, in an app (which may load only libandroid), and in a program that can't
+    /// load either library.
     #[test]
     #[cfg_attr(miri, ignore = "loads libraries")]
     fn android_prefers_libcutils_then_libandroid_then_the_marker() {
         const NAME: &str = "sink::choice::tests::android_prefers_libcutils_then_libandroid_then_the_marker";
         let directory = tempfile::tempdir().unwrap();
-        // In a process and a property store of its own: a test must not create the user's store.
+        // The test runs again in another process, with its own property store, because a test must not create the
+        // user's store.
         if !open::is_set("ATRACE_PROPERTIES") {
             let mut again = std::process::Command::new(std::env::current_exe().unwrap());
             again.args([NAME, "--exact"]).env("ATRACE_PROPERTIES", directory.path().join("properties"));

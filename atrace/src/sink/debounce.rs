@@ -99,14 +99,14 @@ mod tests {
         assert!(ask(31, 4, true));
         assert!(!ask(50, 4, false), "it changed without a serial, as patterns do");
         assert!(ask(61, 4, false));
-        // The clock goes around.
+        // The stored time wraps around: it has 29 bits of milliseconds.
         assert!(!ask((1 << 29) - 5, 6, true));
         assert!(!ask((1 << 29) + 5, 6, true));
         assert!(ask((1 << 29) + 6, 6, true));
     }
 
     /// Tests that the time between two answers is measured from the end of the first call to the begin of the second
-    /// call: an answer may be as old as the begin of its call.
+    /// call, because an answer may describe the state at the begin of its call.
     #[test]
     fn the_time_between_the_answers_counts() {
         let answers = Debounce(AtomicU64::new(0));

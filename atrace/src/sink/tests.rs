@@ -1,4 +1,4 @@
-//! Tests of reloads that overlap, in the orders that threads and forks can cause.
+//! Tests of overlapping reloads of libcutils' tags, in orders that threads and forks can cause.
 
 use std::cell::Cell;
 
@@ -25,7 +25,7 @@ fn who_reloaded_while_another_did_reloads_once_more() {
     assert_eq!(reads.get(), 2);
     assert!(reload.is_current());
     assert_eq!(reload.follow(1, || (7, ()), unread), Some(()));
-    // Another serial, which changes once more after the first reload.
+    // The serial has changed, and changes once more during the first reload.
     let serial = Cell::new(8);
     assert_eq!(reload.follow(1, || (serial.get(), serial.get()), || serial.set(9)), Some(9));
 }
@@ -47,7 +47,7 @@ fn what_is_forced_leaves_the_mask_stale() {
 #[test]
 fn a_child_has_none_of_its_parents_readers() {
     let reload = Reload(AtomicU64::new(0));
-    // The thread that reloads has forked: it is now in the child.
+    // The thread forks during a reload, and continues in the child (generation 2).
     reload.force(1, || {
         let reads = Cell::new(0);
         assert_eq!(reload.follow(2, || (7, ()), || reads.set(reads.get() + 1)), Some(()));

@@ -2,9 +2,9 @@
 //! no matter how the process ends.
 //!
 //! A killed process removes nothing, and an instance can't be removed while another process has one of its files open.
-//! So each instance has a shell, which removes the instance when the test no longer needs it, or when the shell's input
-//! ends because the test's process has ended. Only the shell removes the instance, so no other process can have created
-//! one with the same name before.
+//! So each instance has its own shell process. The shell removes the instance when the test no longer needs the
+//! instance, or when the shell's input ends because the test's process has ended. Only the shell removes the instance,
+//! so it can't remove a newer instance with the same name.
 
 use std::io::{self, Write as _};
 use std::ops::Deref;
@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 
 use super::Instance;
 
-/// The shell reads the instance's path, then waits for another line or the end of its input. It tries to remove the
-/// instance for a minute, because killed processes need time to end.
+/// The script of the shell. It reads the instance's path, and then waits for another line or the end of its input. Then
+/// it tries for a minute to remove the instance, because killed processes need time to end.
 const REMOVE: &str = r#"
 read -r path && read -r _
 tries=0
@@ -34,7 +34,7 @@ impl Buffer {
     ///
     /// Returns an error if the instance can't be created.
     pub fn create(prefix: &str) -> io::Result<Self> {
-        // In a separate process group: Ctrl-C ends the test, but not the shell.
+        // The shell runs in a separate process group, so that Ctrl-C ends the test, but not the shell.
         let mut shell = Command::new("sh")
             .args(["-c", REMOVE])
             .stdin(Stdio::piped())
@@ -49,7 +49,7 @@ impl Buffer {
         match made {
             Ok(instance) => Ok(Self { instance, shell }),
             Err(e) => {
-                shell.wait()?; // `wait` closes the input first.
+                shell.wait()?; // `wait` first closes the shell's input.
                 Err(e)
             }
         }
@@ -66,8 +66,8 @@ impl Deref for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // A line is sent, because a forked child may hold a copy of the input open. Such a child can't wait for the
-        // shell.
+        // Sends a line to the shell. Closing the shell's input is not enough, because a forked child may have a copy of
+        // the pipe open. `wait` fails in such a child, because the shell is not its child.
         let _ = self.shell.stdin.as_ref().map(|mut stdin| stdin.write_all(b"\n"));
         let is_left = self.shell.wait().is_ok_and(|status| !status.success());
         if is_left && !std::thread::panicking() {

@@ -3,14 +3,15 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of this")]
 #![allow(unsafe_code, reason = "a filter of system calls is set as a C program would")]
 
-/// Makes each thread that the calling thread starts with a name wait at its first call, which sets the name, for half a
-/// second. On a busy machine, a thread may wait so long for a processor. Returns false if the kernel can't do this (before
-/// Linux 5.5).
+/// Delays each named thread that the calling thread starts: the thread's first system call, which sets its name, takes
+/// half a second. On a busy machine, a thread may have to wait as long for a processor. Returns false if the kernel
+/// does not support this (before Linux 5.5).
 pub fn named_threads() -> bool {
     let op = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let (load, is) =
         (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
-    // The number of the call is at offset 0; the first argument, of eight bytes, begins at 16.
+    // In the data that the kernel passes to the filter, the system call's number is at offset 0. Its first argument has
+    // eight bytes and begins at offset 16.
     let first = 16 + if cfg!(target_endian = "big") { 4 } else { 0 };
     let mut filter = [
         op(load, 0, 0),
@@ -22,7 +23,7 @@ pub fn named_threads() -> bool {
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     let (mode, flag) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);
-    // SAFETY: the filter is alive and has that length.
+    // SAFETY: `program` points to the live filter and has its length.
     let listener = unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         libc::syscall(libc::SYS_seccomp, mode, flag, &raw const program) as i32
@@ -31,7 +32,7 @@ pub fn named_threads() -> bool {
         return false;
     }
     std::thread::spawn(move || {
-        // SAFETY: the kernel writes one structure of its own, and reads the other.
+        // SAFETY: the kernel writes to `call` and reads `answer`, and both have the types that the kernel uses.
         unsafe {
             loop {
                 let mut call: libc::seccomp_notif = std::mem::zeroed();

@@ -1,13 +1,13 @@
 //! Runs test cases in separate processes, each with its own marker and property store.
 //!
-//! The backend, the enabled tags and the watches belong to the process, and some of them can't change after the first
-//! event. So a test runs its case in a separate process: the same program, with the same test selected, an environment
-//! variable that makes the process run the case, and a private marker and property store. The tests that need the
-//! kernel's marker create a tracefs instance each. Only root can create an instance; other users see that these tests
-//! are skipped.
+//! The backend, the enabled tags and the watches belong to the process, and some of these can't change after the first
+//! event. So the process of a test starts a second process, which runs the test's *case*. The second process runs the
+//! same program with the same test selected, and has a private marker and property store. An environment variable tells
+//! the second process to run the case. The tests that need the kernel's marker create a tracefs instance each. Only
+//! root can create an instance; other users see that these tests are skipped.
 //!
-//! Android has one property store for all processes. A test that has a [`Place`] holds the store's lock, and other
-//! tests, even of other programs, wait for the lock.
+//! Android has one property store for all processes. A test that has a [`Place`] holds a lock, for which all other
+//! tests wait, even tests of other programs.
 
 #![allow(
     dead_code,
@@ -41,12 +41,12 @@ use self::buffer::Buffer;
 
 const CASE: &str = "ATRACE_TEST_CASE";
 
-/// How long the process of a test case, or one wait of a test, may take. Neither needs so much time, even on a busy or
-/// emulated machine. So a test that takes longer hangs, and fails.
+/// The time limit for the process of a test case, and for each wait of a test. Even on a busy or emulated machine,
+/// neither needs so much time. So a test that exceeds the limit counts as hung, and fails.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// If this process was started to run the case of this test, runs the block and returns. Otherwise evaluates to
-/// the test's name.
+/// If this process was started to run this test's case (see the module), runs the block and returns from the test
+/// function. Otherwise the macro's value is the test's name.
 macro_rules! case {
     ($case:block) => {{
         fn here() {}
@@ -70,13 +70,13 @@ pub fn step_by_step(work: impl FnOnce()) {
     // SAFETY: changes one bit of the flags register, through the stack.
     unsafe { std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
     work();
-    // SAFETY: as above.
+    // SAFETY: changes one bit of the flags register, through the stack.
     unsafe { std::arch::asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq") };
 }
 
 /// Executes this test case once more under a seccomp filter, unless the filter is already in force. The filter refuses
 /// `MADV_WIPEONFORK` as a kernel before 4.14 does. The filter must exist when the program starts, because the library
-/// asks the kernel before `main`.
+/// calls `madvise` before `main`.
 #[allow(
     dead_code,
     unsafe_code,
@@ -92,7 +92,8 @@ pub fn with_an_old_kernel() {
     }
     let op = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let is = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    // The number of the call is at offset 0; the third argument, of eight bytes, begins at 32.
+    // In the data that the kernel passes to the filter, the system call's number is at offset 0. Its third argument has
+    // eight bytes and begins at offset 32.
     let third = 32 + if cfg!(target_endian = "big") { 4 } else { 0 };
     let mut filter = [
         op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
@@ -103,7 +104,7 @@ pub fn with_an_old_kernel() {
         op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: a live program of that length.
+    // SAFETY: `program` points to the live filter and has its length.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
@@ -114,8 +115,9 @@ pub fn with_an_old_kernel() {
     panic!("{}", again.exec());
 }
 
-/// From now on, the kernel answers a system call of the calling thread, and of threads that it creates, by this action
-/// of seccomp. With the flag `SECCOMP_FILTER_FLAG_TSYNC`, this holds for all threads.
+/// Makes the kernel answer a system call with this action of seccomp, from now on, if the calling thread or a thread
+/// that it creates makes the call. With the flag `SECCOMP_FILTER_FLAG_TSYNC`, the kernel does this for all threads of
+/// the process.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub fn deny(call: libc::c_long, action: u32, flags: libc::c_ulong) {
     let op = |code: u32, k: u32, jt: u8| libc::sock_filter { code: code as u16, jt, jf: 0, k };
@@ -126,7 +128,7 @@ pub fn deny(call: libc::c_long, action: u32, flags: libc::c_ulong) {
         op(libc::BPF_RET | libc::BPF_K, action, 0),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the filter is alive and has that length.
+    // SAFETY: `program` points to the live filter and has its length.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         let set = libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program);
@@ -134,7 +136,7 @@ pub fn deny(call: libc::c_long, action: u32, flags: libc::c_ulong) {
     }
 }
 
-/// Returns the name of the test function that contains the item.
+/// Returns the name of the test function that contains the item whose reference is passed.
 pub fn name_of<T>(_: &T) -> String {
     let path = std::any::type_name::<T>();
     let path = path.rsplit_once("::").map_or(path, |(path, _)| path);
@@ -145,20 +147,20 @@ pub fn is_case(name: &str) -> bool {
     std::env::var_os(CASE).is_some_and(|case| case == name)
 }
 
-/// The destination of the events of a test's case.
+/// The kind of the marker that a test case writes to.
 enum Marker {
     File,
     Kernel(Buffer),
 }
 
-/// A directory with a property store and a marker. Dropping the `Place` removes all of them.
+/// A directory with a property store, and a marker. Dropping the `Place` removes the directory and the marker.
 pub struct Place {
     directory: tempfile::TempDir,
     marker: Marker,
     _turn: Option<Arc<File>>,
 }
 
-/// Waits for the lock that this file stands for, and takes it until the returned file is closed.
+/// Takes the lock of this file (`flock`), waiting if necessary. The lock is held until the returned file is closed.
 fn locked(path: &Path) -> File {
     let file = File::options().create(true).append(true).read(true).open(path).unwrap();
     // SAFETY: an open descriptor.
@@ -168,8 +170,8 @@ fn locked(path: &Path) -> File {
 
 /// Returns a pipe for a service's trace, and the thread that copies the pipe to the file `trace` until the pipe is
 /// closed. While a [`Hold`] exists, the thread takes at most one more block from the pipe. Once the pipe is full, the
-/// service waits in a write, and reads no shared memory. So the memory becomes full on any machine, however fast the
-/// service is.
+/// service waits in a write to the pipe, and does not read the memory that it shares with the producers. So the shared
+/// memory becomes full on any machine, however fast the service is.
 pub fn copied(trace: &Path) -> (File, JoinHandle<()>) {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let (mut file, lock) = (File::create(trace).unwrap(), lock_of(trace));
@@ -187,12 +189,12 @@ pub fn copied(trace: &Path) -> (File, JoinHandle<()>) {
     (OwnedFd::from(writer).into(), std::thread::spawn(copy))
 }
 
-/// Keeps the thread of [`copied`] from copying until this is dropped. The thread may be in another process.
+/// Stops the thread of [`copied`] from copying until the `Hold` is dropped. The thread may be in another process.
 #[derive(Debug)]
 pub struct Hold(File);
 
 impl Hold {
-    /// Holds the copy of this trace.
+    /// Stops the thread that copies to the file `trace`.
     pub fn new(trace: &Path) -> Self {
         Self(locked(&lock_of(trace)))
     }
@@ -202,8 +204,9 @@ fn lock_of(trace: &Path) -> PathBuf {
     trace.with_extension("lock")
 }
 
-/// Takes and returns the lock of Android's single property store. The lock is held until all [`Place`]s of this thread
-/// are dropped. The process of a test case uses the lock of the process that started it.
+/// Takes and returns the tests' lock of Android's single property store. The lock is held until all [`Place`]s of this
+/// thread are dropped. The process of a test case takes no lock, because the process that started it holds the lock. On
+/// other systems, returns `None`.
 fn turn() -> Option<Arc<File>> {
     thread_local!(static TURN: RefCell<Weak<File>> = const { RefCell::new(Weak::new()) });
     if cfg!(not(target_os = "android")) || std::env::var_os(CASE).is_some() {
@@ -218,15 +221,15 @@ fn turn() -> Option<Arc<File>> {
 }
 
 impl Place {
-    /// Makes a place whose marker is a file, to which messages are appended.
+    /// Creates a place whose marker is an ordinary file, to which messages are appended.
     pub fn file() -> Self {
         let place = Self { _turn: turn(), directory: tempfile::tempdir().unwrap(), marker: Marker::File };
         std::fs::write(place.marker(), "").unwrap();
         place
     }
 
-    /// Makes a place whose marker belongs to a ring buffer of the kernel. If no buffer can be created, prints
-    /// why and returns `None`.
+    /// Creates a place whose marker belongs to a ring buffer of the kernel. If no buffer can be created, prints the
+    /// reason and returns `None`.
     pub fn kernel(test: &str) -> Option<Self> {
         match Buffer::create("atrace-test") {
             Ok(buffer) => {
@@ -241,7 +244,7 @@ impl Place {
         }
     }
 
-    /// Switches tracing on for all processes that use this store.
+    /// Switches tracing on for all processes that use this place's property store.
     pub fn on(self) -> Self {
         self.control().enable("*").unwrap().keep();
         self
@@ -285,19 +288,19 @@ impl Place {
         }
     }
 
-    /// Returns the text that was written to the file.
+    /// Returns the text that was written to the marker of a place that [`file`](Self::file) has created.
     pub fn text(&self) -> String {
         String::from_utf8(std::fs::read(self.path("marker")).unwrap()).unwrap()
     }
 
-    /// Returns the messages in the ring buffer. Panics if the kernel has lost any.
+    /// Returns the messages in the ring buffer. Panics if the kernel has lost messages.
     pub fn messages(&self) -> Vec<String> {
         assert_eq!(self.instance().stats().unwrap().lost(), 0, "the ring buffer is too small for this test");
         let messages = self.instance().markers().unwrap();
         messages.map(|marker| String::from_utf8(marker.payload).unwrap()).collect()
     }
 
-    /// Returns the command that runs the test case in a process of its own.
+    /// Returns the command that runs the test case in a separate process.
     pub fn command(&self, case: &str) -> Command {
         self.command_of(&std::env::current_exe().unwrap(), case)
     }
@@ -321,21 +324,22 @@ impl Place {
         command
     }
 
-    /// Runs the test case in a process of its own. Panics if the case fails.
+    /// Runs the test case in a separate process. Panics if the case fails.
     pub fn run(&self, case: &str) -> Ran {
         run(&mut self.command(case))
     }
 }
 
-/// Removes the directory. Android's property store can't be removed, so its properties are emptied, for the next test.
+/// Removes the directory. Android's property store can't be removed, so the values of its `debug.atrace.` properties
+/// are set to empty texts, for the next test.
 impl Drop for Place {
     fn drop(&mut self) {
         if cfg!(target_os = "android") {
             let mut keys = Vec::new();
             let store = Properties::open().unwrap();
-            let _ = store.for_each(|key, _, _| keys.push(key.to_owned())); // A property that is busy does not belong to the tests.
+            let _ = store.for_each(|key, _, _| keys.push(key.to_owned())); // A property that is being changed belongs to no test.
             keys.retain(|key| key.starts_with("debug.atrace."));
-            keys.sort(); // The flags come last: setting them makes processes read the properties.
+            keys.sort(); // The flags come last, because a change of the flags makes processes read all properties.
             for key in keys {
                 self.set(&key, "");
             }
@@ -353,14 +357,15 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Returns, of each output line that contains this word, the part behind the word.
+    /// Returns a part of each output line that contains this word: the part after the word.
     pub fn said(&self, word: &str) -> Vec<&str> {
-        // The test harness has not ended its own line when the case prints its first.
+        // The word may be in the middle of a line, because the test harness does not end its own line before the case
+        // prints.
         self.stdout.lines().filter_map(|line| Some(line.split_once(word)?.1.trim())).collect()
     }
 
-    /// Returns the number of events that were written and the number of events that were lost. The command `atrace` has
-    /// printed these numbers.
+    /// Returns two numbers that the command `atrace` has printed to stderr: the number of written events, and the
+    /// number of lost events.
     pub fn told(&self) -> (u64, u64) {
         let line = self.stderr.lines().find(|line| line.contains(" events written")).unwrap();
         let (written, lost) = line.split_once(" events written, ").unwrap();
@@ -381,7 +386,7 @@ pub fn run(command: &mut Command) -> Ran {
     ran
 }
 
-/// Waits until the process of a test case has ended, whether the case succeeds or not.
+/// Waits until the process of a test case has ended. Does not check whether the case has succeeded.
 pub fn end_of(mut child: Child) -> Ran {
     fn reader(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
         std::thread::spawn(move || {
@@ -412,7 +417,7 @@ pub fn end_of(mut child: Child) -> Ran {
         // An old dynamic linker prints warnings about newer programs.
         stderr = stderr.split_inclusive('\n').filter(|line| !line.starts_with("WARNING: linker: ")).collect();
     }
-    // Repeats the case's messages about skipped checks, so that the test reports them.
+    // Prints the case's messages about skipped checks again, so that they appear in the test's output.
     for line in stderr.lines().filter(|line| line.starts_with("skipped")) {
         let _ = writeln!(std::io::stderr(), "{line}");
     }
@@ -422,15 +427,15 @@ pub fn end_of(mut child: Child) -> Ran {
 }
 
 /// Copies a program that will be executed. A child process does the copying: if this process opened the file for
-/// writing, a child that another thread forks meanwhile would have a copy of that descriptor, and a program that is
-/// open for writing can't be executed (ETXTBSY).
+/// writing, a child that another thread forks at that time would have a copy of the descriptor. A program that is open
+/// for writing can't be executed (ETXTBSY).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let copied = Command::new("cp").args([from.as_ref(), to.as_ref()]).status().unwrap();
     assert!(copied.success(), "{}", to.as_ref().display());
 }
 
-/// Waits until the condition is true, and returns how long it took. The test fails if the condition is still false
-/// after [`PATIENCE`].
+/// Waits until the condition `so` is true, and returns how long this took. The test fails if the condition is still
+/// false after [`PATIENCE`].
 pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !so() {
@@ -440,11 +445,11 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     start.elapsed()
 }
 
-/// Forks this process. A child that panics ends with status 101. After a plain `fork`, its thread would end, and with
-/// this thread the child, whose status would be 0.
+/// Forks this process. A child that panics ends with status 101. Without this function's panic hook, a panic would end
+/// only the child's thread. The child would end with this thread, and its status would be 0.
 #[allow(unsafe_code, reason = "fork has no safe form")]
 pub fn fork() -> libc::pid_t {
-    // SAFETY: the child is a part of the test, which knows what it may call.
+    // SAFETY: the child runs code of the caller, which is responsible for the functions that the child calls.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
     if child == 0 {
@@ -458,12 +463,12 @@ pub fn fork() -> libc::pid_t {
     child
 }
 
-/// Returns a [`Control`] of the properties that switch tracing of this process.
+/// Returns the [`Control`] that changes the properties which switch tracing in this process.
 pub fn control() -> Control {
     Control::open().unwrap()
 }
 
-/// Returns this process's id, as messages contain it.
+/// Returns this process's id, in the form in which messages contain the id.
 pub fn pid() -> u32 {
     std::process::id()
 }
@@ -474,12 +479,12 @@ use libc::__errno as errno_location;
 use libc::__errno_location as errno_location;
 
 pub fn set_errno(value: i32) {
-    // SAFETY: the calling thread's own errno.
+    // SAFETY: `errno_location` returns a valid pointer to the calling thread's errno.
     unsafe { *errno_location() = value };
 }
 
 pub fn errno() -> i32 {
-    // SAFETY: the calling thread's own errno.
+    // SAFETY: `errno_location` returns a valid pointer to the calling thread's errno.
     unsafe { *errno_location() }
 }
 
@@ -488,7 +493,7 @@ pub type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 pub type Resource = libc::c_int;
 
-/// Sets the soft and the hard limit of this process.
+/// Sets the soft and the hard limit of this process for the resource `of`.
 pub fn limit(of: Resource, soft: libc::rlim_t, hard: libc::rlim_t) -> std::io::Result<()> {
     let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: `limit` is a live rlimit.
@@ -498,16 +503,17 @@ pub fn limit(of: Resource, soft: libc::rlim_t, hard: libc::rlim_t) -> std::io::R
     }
 }
 
-/// Makes the command start its program with this resource limit.
+/// Makes the command start its program with this soft and this hard limit for the resource `of`.
 pub fn limited(command: &mut Command, of: Resource, soft: libc::rlim_t, hard: libc::rlim_t) -> &mut Command {
     // SAFETY: `setrlimit` may be called between fork and exec.
     unsafe { command.pre_exec(move || limit(of, soft, hard)) }
 }
 
-/// Returns a command that starts the same program with a single free descriptor. The library needs two when it is
-/// loaded, for the marker and for the properties, so it cannot trace then.
+/// Returns a command that starts the same program with a single free descriptor. When the library is loaded, it needs
+/// two descriptors, for the marker and for the properties. So in this program it cannot trace at first.
 pub fn without_descriptors(command: &Command) -> Command {
-    // The shell has no other descriptors than these.
+    // The shell opens the descriptors 3 to 6. With the standard descriptors and the limit of 8, only descriptor 7 is
+    // free.
     let script = "exec 3</dev/null 4</dev/null 5</dev/null 6</dev/null && ulimit -Sn 8 && exec \"$0\" \"$@\"";
     let mut shell = Command::new("sh");
     shell.args(["-c", script]).arg(command.get_program()).args(command.get_args());
@@ -549,15 +555,15 @@ pub fn descriptors() -> Vec<(i32, PathBuf)> {
     all
 }
 
-/// Closes all descriptors except the standard descriptors, as some programs do at their start. No code of this process
-/// may use these descriptors any more. `close_range(2)` would need Linux 5.9.
+/// Closes all descriptors except the standard descriptors, as some programs do at their start. After this call, no code
+/// of this process may use these descriptors. The function does not call `close_range(2)`, which needs Linux 5.9.
 pub fn close_all() {
-    // The directory's own descriptor is closed when all names are read.
+    // The descriptor of the directory itself is in the list, too, but it is closed when all names have been read.
     let all: Vec<_> =
         std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.file_name()).collect();
     let numbers = all.iter().filter_map(|name| name.to_str()?.parse::<i32>().ok());
     for number in numbers.filter(|number| *number > 2) {
-        // SAFETY: by this function's contract.
+        // SAFETY: no code of this process uses the descriptor any more.
         unsafe { libc::close(number) };
     }
 }
@@ -567,13 +573,13 @@ pub fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Returns this process's descriptor for the file.
+/// Returns the number of a descriptor of this process that refers to the file with this path.
 pub fn descriptor_of(path: &Path) -> Option<i32> {
     descriptors().into_iter().find(|(_, other)| other == path).map(|(number, _)| number)
 }
 
-/// Prints that a test, or a part of a test, was skipped. Writes past the test harness, which hides the output of tests
-/// that pass.
+/// Prints that a test, or a part of a test, was skipped. Writes directly to stderr, because the test harness captures
+/// the output of `eprintln!` and hides it if the test passes.
 pub fn skipped(test: &str, reason: impl std::fmt::Display) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "skipped {test}: {reason}");
@@ -588,7 +594,7 @@ pub fn is_root(test: &str) -> bool {
     root
 }
 
-/// Returns the master side of a terminal, and the path of its other side.
+/// Returns the master side of a new pseudoterminal, and the path of the slave side.
 pub fn terminal() -> (File, PathBuf) {
     // SAFETY: the descriptor is new and only the file owns it. The name is a C string.
     unsafe {
@@ -601,14 +607,14 @@ pub fn terminal() -> (File, PathBuf) {
     }
 }
 
-/// Returns `dev:ino` of a file, in the form of `ATRACE_MARKER=fd:…`.
+/// Returns a file's device number and inode number as `dev:ino`, the form in which `ATRACE_MARKER=fd:…` contains them.
 pub fn identity(path: &Path) -> String {
     use std::os::unix::fs::MetadataExt;
     let data = std::fs::metadata(path).unwrap();
     format!("{}:{}", data.dev(), data.ino())
 }
 
-/// A random generator whose seed a test chooses, so that a failure can be repeated.
+/// A generator of pseudorandom numbers. The test chooses the seed, so that a failure can be repeated.
 pub struct Chance(pub u64);
 
 impl Chance {
@@ -628,8 +634,8 @@ pub fn os(text: impl AsRef<OsStr>) -> OsString {
     text.as_ref().to_owned()
 }
 
-/// Returns a TCP connection with bytes that no one reads. Because of them, the last `close` of the connection
-/// blocks for 40 seconds.
+/// Returns a TCP connection whose send queue is full of bytes that no one reads. Because of these bytes and the option
+/// `SO_LINGER`, the last `close` of the connection blocks for 40 seconds.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub fn lingering() -> std::os::fd::OwnedFd {
     use std::io::Write as _;
@@ -642,7 +648,7 @@ pub fn lingering() -> std::os::fd::OwnedFd {
     let linger = libc::linger { l_onoff: 1, l_linger: 40 };
     let size = size_of::<libc::linger>() as libc::socklen_t;
     let (level, option) = (libc::SOL_SOCKET, libc::SO_LINGER);
-    // SAFETY: a `linger` of that size.
+    // SAFETY: `linger` is alive and has the given size.
     let done =
         unsafe { libc::setsockopt(stream.as_raw_fd(), level, option, (&raw const linger).cast(), size) };
     assert_eq!(done, 0);

@@ -1,4 +1,4 @@
-//! The check of this bench, which `--test` runs.
+//! The check of this bench's own code, which runs if the bench is called with `--test`.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use cc_bench::coroutines::Compiler;
 use super::tasks::Batch;
 use super::{Kind, Place, Runner, is_original};
 
-/// Checks that the report of 60 tasks in two batches is made correctly from known times and counts.
+/// Checks that the reported results of 60 tasks in two batches are computed correctly from known times and counts.
 pub(crate) fn prove() {
     of_known_times();
     batches();
@@ -42,8 +42,8 @@ fn of_known_times() {
             frame: Some(8.0),
             news: Some(60),
         };
-        // A reading of the clock takes 10 ns. In the two batches, there are four readings for each task, and one
-        // reading for each of the three parts of a batch.
+        // A reading of the clock takes 10 ns. There are four readings for each of the 60 tasks, and one reading for
+        // each of the three parts of the two batches.
         let expected = Done { took: Some(nanos(66600 - 2460)), ..Done::new() }
             .gauge("clock_ns", 10.0)
             .gauge("clock_readings", 246.0 / 60.0)

@@ -1,4 +1,4 @@
-//! The check of this bench, which `--test` runs.
+//! The check of this bench's own code, which runs if the bench is called with `--test`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 use super::alive::{THREADS, team, together};
 use super::runtime;
 
-/// Checks that the times of both threads are added up. For the check, the body takes at least `LONG`.
+/// Checks that the times of both threads are added up. In this check, each thread's work takes at least `LONG`.
 pub(crate) fn prove() {
     const LONG: Duration = Duration::from_millis(5);
     let sleeps = |_: &Runtime, n| {

@@ -1,4 +1,4 @@
-//! The checks of this bench, which `--test` runs.
+//! The checks of this bench's own code, which run if the bench is called with `--test`.
 
 use std::time::Duration;
 
@@ -41,15 +41,14 @@ impl Work for Pages {
     }
 }
 
-/// Checks the counters, with operations that cause a known number of page faults.
+/// Checks the counters of page faults, polls and started threads, with operations for which these numbers are known.
 pub(crate) fn prove() -> Result<(), Wrong> {
     let share = |ops, seconds| Share { ops, took: Duration::from_secs(seconds) };
     let shares = [share(4, 2), share(6, 3)];
     assert_eq!(Share::time(&shares), Duration::from_secs(5));
-    // The second client has finished four operations when the first has no more to do.
+    // Both clients are busy for two seconds, in which each of them has finished four operations.
     assert_eq!(Share::all_busy(&shares), (8.0, Duration::from_secs(2)));
-    // If one of the clients had no operation, the measurement says nothing about the time in which
-    // both were busy.
+    // If one of the clients had no operation, there was no time in which both were busy.
     assert_eq!(Share::all_busy(&[share(4, 2), share(0, 0)]), (0.0, Duration::ZERO));
     let kinds = || [Kind::Kernel, Kind::Task].into_iter().try_for_each(prove_of);
     without_huge_pages(kinds).map_err(|e| format!("huge pages: {e}"))?
@@ -80,7 +79,7 @@ fn prove_of(kind: Kind) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Returns a count of a report.
+/// Returns the count `name` in the results of a run.
 fn counted(done: &Done, name: &str) -> Option<f64> {
     done.counts.iter().find_map(|(of, total)| (of == name).then_some(*total as f64))
 }

@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(Id::raw_write("end").to_string(), "limit/raw_write_end");
     }
 
-    /// Tests that the cases of a layer have the names of AOSP's cases.
+    /// Tests that the cases of a layer have the same names in Criterion as the cases of AOSP's benchmark.
     #[test]
     fn criterion_has_the_names_of_the_originals() {
         for (id, name) in [

@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn a_run_fails_only_when_nothing_is_known() {
         let (good, bad) = (Row::around("a", 100.0, 1.0), Row::around("b", 100.0, 50.0));
-        // `ExitCode` can't be compared.
+        // Compares exit codes as text, because `ExitCode` can't be compared.
         let code = |rows: &[Row]| format!("{:?}", exit_code(rows));
         let (ok, failed) = (format!("{:?}", ExitCode::SUCCESS), format!("{:?}", ExitCode::FAILURE));
         assert_eq!(code(&[good.clone(), bad.clone()]), ok);

@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn ignored_signals_are_known() {
-        // Rust programs ignore this one.
+        // Rust's runtime ignores SIGPIPE in every program.
         assert!(is_ignored(signal_hook::consts::SIGPIPE));
         assert!(!is_ignored(signal_hook::consts::SIGUSR2));
     }

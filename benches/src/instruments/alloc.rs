@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn without_the_allocator_there_is_no_count() {
-        // This test binary does not install the allocator; `tests/alloc.rs` does.
+        // This test binary does not install the counting allocator. The test `tests/alloc.rs` installs it.
         assert_eq!(count(|| vec![1, 2, 3].len()), (None, 3));
         assert_eq!(per_op(10, |_| ()), None);
     }

@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_thread_counts_once() {
-        // Other tests in this process do not call `seen`.
+        // The counter belongs to the process, but no other test in this process calls `seen`.
         let before = Started::count();
         Started::seen();
         Started::seen();
@@ -387,7 +387,7 @@ mod tests {
             }
             let samples = sampler.stop();
             DONE.store(true, Relaxed);
-            // The thread that waits without a limit is woken, too.
+            // Wakes all threads that wait at the barrier, also the one that waits without a time limit.
             for _ in 0..3 {
                 scope.spawn(|| barrier.wait());
             }
@@ -397,7 +397,8 @@ mod tests {
         assert_eq!(samples.part_of_role("busy", ThreadState::Running), 1.0, "{samples:?}");
         assert!(samples.part_of_role("idle", ThreadState::Waiting) > 0.5, "{samples:?}");
         assert!(samples.part_of_role("timed", ThreadState::TimedWaiting) > 0.5, "{samples:?}");
-        // Both threads wait for a futex. A running thread has no kernel function.
+        // Both waiting threads wait for a futex, so they are in the kernel's function for futexes. A running thread is
+        // in no kernel function.
         for state in [ThreadState::Waiting, ThreadState::TimedWaiting] {
             let is_in_futex = |(_, of, frame): &Found| {
                 *of == state && frame.as_ref().is_some_and(|frame| frame.contains("futex"))
@@ -412,7 +413,7 @@ mod tests {
         };
         assert_eq!((of("sampler"), of("other") > 0), (0, true));
         assert_eq!((of("busy"), of("idle")), (samples.looks, samples.looks));
-        // At least the three threads and the thread that runs this test.
+        // Alive are at least the three threads and the thread that runs this test.
         assert!(samples.mean_alive().unwrap() >= 4.0, "{samples:?}");
     }
 }

@@ -431,7 +431,7 @@ mod tests {
     fn a_namespace_gives_five_digits() {
         let namespace = namespace();
         if namespace.is_empty() {
-            // Not `eprintln!`, which libtest hides.
+            // Writes without `eprintln!`, whose output libtest hides.
             let _ = writeln!(
                 std::io::stderr(),
                 "skipped: this kernel lets nobody make a namespace of process ids here"

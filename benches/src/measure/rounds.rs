@@ -195,7 +195,8 @@ mod tests {
         Config { min_rounds: 16, max_rounds, ..Config::full() }
     }
 
-    /// Runs cases whose n-th slice takes `ns[case](n)`. Returns the number of slices of each case.
+    /// Runs cases whose n-th slice takes `ns[case](n)` nanoseconds. Returns the number of slices of each case, and why
+    /// the measurement stopped.
     fn slices(
         config: &Config,
         comparisons: &[Comparison],
@@ -221,12 +222,12 @@ mod tests {
         let wild = |n: usize| if n.is_multiple_of(2) { 70.0 } else { 130.0 };
         let steady = |_: usize| 100.0;
         let all: [&dyn Fn(usize) -> f64; 4] = [&wild, &steady, &steady, &steady];
-        // `far` is decided but not precise, `tight` is precise, and `near` stays undecided.
+        // The comparison `far` is decided but not precise, `tight` is precise, and `near` stays undecided.
         let (far, near) = (compared(0, 1, Some(2.0)), compared(0, 1, Some(1.0)));
         let tight = compared(2, 3, None);
         assert_eq!(slices(&config(400), &[far, tight], &all), (vec![16; 4], Stopped::Tight));
         assert_eq!(slices(&config(400), &[near, tight], &all), (vec![400, 400, 16, 16], Stopped::Rounds));
-        // A case that is compared with nothing continues while its time is noisy.
+        // A case that is compared with no other case runs as long as its time is noisy.
         assert_eq!(slices(&config(400), &[tight], &all), (vec![400, 16, 16, 16], Stopped::Rounds));
     }
 

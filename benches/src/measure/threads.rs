@@ -256,9 +256,10 @@ mod tests {
                 ran.fetch_add(n, Relaxed);
             }
         });
-        // The closure of thread 0 is made a third time, for the calibration.
+        // The closure of thread 0 is created two more times than the others: for the run of one thread, and for the
+        // calibration.
         assert_eq!(made.map(|m| m.into_inner()), [3, 1, 1, 1]);
-        // Each of the five threads ran one warm-up operation and one timed operation.
+        // In all, five threads ran, and each of them ran one warm-up operation and one timed operation.
         assert_eq!(ran.into_inner(), 10);
         assert!(scaling.ns(4).is_some() && scaling.ns(2).is_none());
     }

@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(file_name("../a/b"), ".._a_b");
     }
 
-    /// The speed of the machine is the same.
+    /// A machine whose speed has not changed.
     const SAME: Option<Interval> = Some(Interval::around(1.0, 0.0));
 
     fn interval_of(then: &[Row], now: &[Row]) -> Option<Interval> {
@@ -380,7 +380,8 @@ mod tests {
         interval_of(then, now).unwrap().median
     }
 
-    /// Compares the only own row of a bench, whose median has grown from 30 to `ns`, beside these other rows.
+    /// Compares a bench's only row of this workspace's code, whose median has grown from 30 to `ns`. The rows `then`
+    /// and `now` show how the speed of the machine has changed.
     fn compared(then: &[Row], now: &[Row], ns: f64) -> Against {
         let mut all = nothing_yet(0.05);
         let [old, new] = [30.0, ns].map(|ns| Row::new("rust/alone", Interval::around(ns, 0.3), Sink::File));
@@ -393,7 +394,7 @@ mod tests {
     fn what_an_unknown_or_uncertain_speed_explains_is_not_worse() {
         let then = rows([("limit/a", 10.0), ("limit/b", 10.0), ("limit/c", 10.0)]);
         let mut now = rows([("limit/a", 8.0), ("limit/b", 9.2), ("limit/c", 10.0)]);
-        // The machine may have become as slow as the row.
+        // The machine may have become slower by as much as the row, so the row does not count as worse.
         let all = compared(&then, &now, 30.0);
         assert_eq!((all.worse.len(), all.judged), (0, 1), "{all}");
         assert_eq!(compared(&then, &now, 32.5).worse.len(), 1);
@@ -498,7 +499,8 @@ mod tests {
 
     #[test]
     fn what_the_linker_may_add_is_not_judged() {
-        // The row takes twice as long as before and its base takes as long as before, so half of the time was added.
+        // The row takes twice as long as before and its base takes as long as before. So half of the row's new time was
+        // added.
         let by_ratio = |median: f64| {
             let mut all = nothing_yet(0.05);
             let of = |ratio| {

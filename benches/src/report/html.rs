@@ -257,7 +257,7 @@ mod tests {
         Plot { id: "p".into(), title: "T".into(), caption: String::new(), cc: "C++".into(), groups }
     }
 
-    /// Returns the values of an attribute in all elements that have it.
+    /// Returns the numbers that an attribute has in all elements with this attribute.
     fn numbers(svg: &str, attribute: &str) -> Vec<f64> {
         let begin = format!(" {attribute}=\"");
         let parts = svg.split(&begin).skip(1);
@@ -268,7 +268,7 @@ mod tests {
     fn marks_are_where_their_values_are() {
         let plot = plot(&[(1.0, 1.0, 1.0), (30.0, 31.622_776_6, 40.0), (1000.0, 1000.0, 1000.0)]);
         let x = numbers(&svg(&plot).into_string(), "cx");
-        // The first circle belongs to the legend.
+        // The first circle in the plot belongs to the legend.
         assert_eq!(x[1..], [LEFT, (LEFT + RIGHT) / 2.0, RIGHT]);
     }
 

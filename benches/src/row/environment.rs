@@ -246,7 +246,8 @@ mod tests {
         assert_eq!(start, Ticks { all: 1000, busy: 155, stolen: 35, own: 25 });
         let later = "cpu  400 0 150 1200 10 0 5 235 0 0\n";
         let end = Ticks::parse(later, &own(120, 150)).unwrap();
-        // 1000 ticks: 400 busy, of which 250 are this process and its children; 200 were stolen.
+        // Of 1000 ticks, the processors were busy for 400, of which this process and its children used 250, and 200
+        // were stolen (used by other guests).
         assert_eq!(start.until(end, 0.5), Some(Load { others: 0.15, stolen: 0.2, before: 0.5 }));
         assert_eq!(start.until(start, 0.5), None);
         assert_eq!(Ticks::parse("cpu 1 2", &own(0, 0)), None);

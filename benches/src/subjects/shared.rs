@@ -88,7 +88,7 @@ mod tests {
     fn copies_lie_behind_each_other() {
         let mut shared = Shared::new(4096).unwrap();
         let bytes = |shared: &Shared| {
-            // SAFETY: the memory is mapped, and nobody writes to it now.
+            // SAFETY: the memory is mapped, and no thread writes to it now.
             unsafe { std::slice::from_raw_parts(shared.memory.at(0), shared.memory.size()) }.to_vec()
         };
         let other = Shared::open(&shared.path()).unwrap();

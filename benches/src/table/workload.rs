@@ -90,7 +90,7 @@ mod tests {
             let above = [("none".to_owned(), Above::from(difference))].into();
             Row { above, ..Row::around(&format!("rust/work/{mode}"), 1000.0, half) }
         };
-        // The time of the mode "on" is not known.
+        // The row of the mode "on" is noisy, so its time is not known.
         let rows =
             [Row::around("rust/work/none", 1000.0, 1.0), row("on", 500.0, enough), row("off", 1.0, few)];
         assert!(rows[1].noisy && !rows[2].noisy);

@@ -1,4 +1,4 @@
-//! Known numbers of page faults, for the tests of the counter of page faults.
+//! Code that causes known numbers of page faults, for the tests of the counter of page faults.
 
 use std::io;
 
@@ -7,8 +7,8 @@ use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_
 /// Touches `pages` new pages. Each page causes a minor fault if there are no [huge pages](without_huge_pages).
 pub(crate) fn touch(pages: usize) {
     let page = rustix::param::page_size();
-    // Larger than what glibc's allocator keeps, so the memory always comes from the kernel. Zeroed pages are not
-    // touched yet.
+    // The allocation is so large that glibc's allocator always gets it from the kernel. The allocation of zeroed memory
+    // does not touch the pages.
     let mut memory = vec![0_u8; (pages * page).max(48 << 20)];
     memory.iter_mut().step_by(page).take(pages).for_each(|byte| *byte = 1);
     std::hint::black_box(&memory);

@@ -1,5 +1,5 @@
-//! Runs each test in its own process, because libcutils opens its marker and finds its property only once in a
-//! process, by the environment variables.
+//! Runs each test in its own process, because libcutils opens its marker and finds its property only once in a process,
+//! as the environment variables say.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -9,7 +9,8 @@ use std::process::Command;
 
 use atrace_sys::properties::Properties;
 
-/// The environment variable with the directory of a test's files. It is set in the process that runs the test itself.
+/// The environment variable with the directory of a test's files. It is set only in the separate process that runs the
+/// test.
 const PLACE: &str = "CC_BENCH_TEST_PLACE";
 
 /// The files of one test, for the process that runs the test.

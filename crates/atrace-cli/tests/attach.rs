@@ -1,5 +1,5 @@
-//! Tests `atrace record` with programs that already run and never asked for a connection, as an ordinary
-//! user.
+//! Tests `atrace record`, as an ordinary user, with programs that already run and that never asked for a connection to
+//! Perfetto's service.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -28,7 +28,7 @@ mod cases {
     /// The id of a user without an account.
     const USER: u32 = 48_151;
 
-    /// The directory of a user, with the socket of `record`, its output file, and a property store.
+    /// The directory of a user, with the socket of `atrace record`, the command's output file, and a property store.
     struct Place(Here);
 
     impl Place {
@@ -72,8 +72,8 @@ mod cases {
             record
         }
 
-        /// Records until the trace has events with all these names, or the time is over. Returns how long the recording
-        /// took, and the result of the command.
+        /// Records until the trace has events with all these names or, if `time` is given, for this time. Returns how
+        /// long the recording took, and the command's result.
         fn recorded(&self, pattern: &str, names: &[&str], time: Option<Duration>) -> (Duration, Ran) {
             self.recorded_by(&mut self.record(pattern), names, time)
         }
@@ -88,7 +88,7 @@ mod cases {
             let live = self.path(&format!(".out.{}", recording.child.id()));
             let took = match time {
                 None => until("all are there", || {
-                    // The last packet may be cut, so the bytes are searched.
+                    // The file's last packet may be incomplete, so the names are searched in the bytes of the file.
                     let bytes = fs::read(&live).unwrap_or_default();
                     names.iter().all(|name| bytes.windows(name.len()).any(|part| part == name.as_bytes()))
                 }),
@@ -101,7 +101,8 @@ mod cases {
         }
     }
 
-    /// A program that runs as long as its file exists. Dropping the `Running` ends the program, even if the test fails.
+    /// A program that runs as long as the file `runs` exists. Dropping the `Running` ends the program, even if the test
+    /// fails.
     struct Running(Option<Child>, PathBuf);
 
     impl Running {
@@ -129,7 +130,7 @@ mod cases {
         }
     }
 
-    /// Calls `each` until the test removes the file.
+    /// Calls `each` again and again until the test removes the file `runs`.
     fn run(mut each: impl FnMut()) {
         fs::write("is there", "").unwrap();
         while Path::new("runs").exists() {
@@ -138,7 +139,7 @@ mod cases {
         }
     }
 
-    /// Tests the program of the README, which has no code for Perfetto.
+    /// Tests the program in the README's example of `tracing`, which has no code for Perfetto.
     #[test]
     fn a_program_with_the_subscriber_is_found_while_it_runs() {
         let name = case!({
@@ -156,7 +157,7 @@ mod cases {
             assert!(ran.stderr.contains("none lost") && !ran.stderr.contains("30 s"), "{ran:?}");
             eprintln!("{took:?}");
         }
-        // By its basename, too, and not by another name.
+        // A pattern may be the program's basename. A pattern that matches only a part of the name finds no program.
         place.recorded("program", &["load"], None);
         let (_, ran) = place.recorded("*ogra", &[], Some(Duration::from_secs(2)));
         assert!(ran.stderr.contains("atrace: 0 events written"), "{ran:?}");
@@ -195,8 +196,8 @@ mod cases {
         assert!(running.end().status.success());
     }
 
-    /// Tests a program whose subscriber has a layer with a filter. The filter has its own thread, and another thread
-    /// makes the connection.
+    /// Tests a program whose subscriber has a layer with a filter. The filter has its own thread, and a different
+    /// thread connects to the service.
     #[test]
     fn a_program_with_a_layer_is_found() {
         let name = case!({
@@ -210,12 +211,12 @@ mod cases {
         assert!(running.end().status.success());
     }
 
-    /// Tests a daemon whose parent has ended before the recording begins, and was never connected.
+    /// Tests a daemon. Its parent was never connected, and has ended before the recording begins.
     #[test]
     fn a_daemon_is_found() {
         let name = case!({
             atrace_init();
-            // SAFETY: the child traces, which it may, and ends.
+            // SAFETY: the child only traces, which is allowed after a fork, and ends.
             unsafe {
                 if libc::fork() == 0 {
                     run(|| atrace_instant(TAG, "of a daemon"));
@@ -241,7 +242,7 @@ mod cases {
                 atrace_init();
                 let is_answered = || perfetto::status().sessions() == 1;
                 assert!(is_answered() || start.elapsed() >= Duration::from_millis(100));
-                // On a busy machine, the answer may take longer.
+                // On a busy machine, the service's answer may take longer than `atrace_init` waits.
                 until("the service answers", is_answered);
                 atrace_instant(TAG, "the only one");
             }
@@ -255,8 +256,9 @@ mod cases {
     }
 
     /// Makes the kernel end the process at each system call that a connection to Perfetto's service needs, or that
-    /// events in Perfetto's memory need. If `all` is true, this applies to all threads of the process, otherwise only
-    /// to the calling thread. If `is_recorded` is true, `mmap` stays allowed, because the end of a recording needs it.
+    /// events in Perfetto's memory need. If `all` is true, the filter applies to all threads of the process, otherwise
+    /// only to the calling thread. If `is_recorded` is true, `mmap` stays allowed, because the end of a recording needs
+    /// `mmap`.
     fn confine(all: bool, is_recorded: bool) {
         let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
         let mut filter = vec![op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
@@ -304,7 +306,8 @@ mod cases {
                 confine(std::env::var_os("ALL").is_some(), is_recorded);
                 fs::rename("will be there", "is there").unwrap();
                 while Path::new("runs").exists() {
-                    // During the recording, an event may need calls that are not allowed.
+                    // Writes no event during the recording, because an event may then need system calls that are not
+                    // allowed.
                     if !is_recorded || !Path::new("is recorded").exists() {
                         atrace_instant(TAG, "not allowed");
                     }
@@ -331,7 +334,8 @@ mod cases {
             if all {
                 program.env("ALL", "1");
             }
-            // The program confines itself before any recording, or during the first one.
+            // The program confines itself during the first recording if `is_recorded` is true, otherwise before any
+            // recording.
             let first = is_recorded.then(|| {
                 program.env("RECORDED", "1");
                 fs::write(place.path("is recorded"), "").unwrap();
@@ -358,7 +362,8 @@ mod cases {
             for (all, is_recorded) in [(false, false), (true, false), (false, true), (true, true)] {
                 scope.spawn(move || check(all, is_recorded, None));
             }
-            // The socket thread begins late, without a service, or with a socket that nobody listens at.
+            // The start of the socket thread is delayed. There is no service, and either no socket or a socket at which
+            // nobody listens.
             for has_socket in [false, true] {
                 scope.spawn(move || check(true, false, Some(has_socket)));
             }
@@ -419,14 +424,14 @@ mod cases {
             assert!(!atrace::atrace_is_tag_enabled(TAG));
         });
         let place = Place::new();
-        // The first program also makes the store.
+        // The first run of the program also creates the property store, so the second run is measured.
         common::run(&mut place.program(&name));
         let ran = common::run(&mut place.program(&name));
         let pages = ran.said("KIB")[0].parse::<usize>().unwrap() * 1024 / atrace_sys::memory::page_size();
         assert!((1..=24).contains(&pages), "{pages} pages");
     }
 
-    /// Tests a program that has no free descriptor when it first wants to be found.
+    /// Tests a program that has no free descriptor when it first calls `atrace_init`.
     #[test]
     fn a_program_without_descriptors_is_found_after_a_later_call() {
         let name = case!({
@@ -449,8 +454,9 @@ mod cases {
         assert!(running.end().status.success());
     }
 
-    /// Tests a program that first only wants to be found, and later asks for the connection: it finds services that
-    /// nobody announces, whether they start before or after it has asked.
+    /// Tests a program that calls `atrace_init`, and later asks for a connection to Perfetto's service. From then on,
+    /// the program also finds services that are not announced, whether a service starts before or after the program has
+    /// asked.
     #[test]
     fn a_program_that_asks_for_the_connection_later_looks_again_and_again() {
         let name = case!({

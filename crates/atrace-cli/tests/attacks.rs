@@ -1,6 +1,6 @@
-//! `atrace run` under attack by programs that it serves. When the command is asked to end, it must end. It must not use
-//! memory or descriptors without limit. As root, the attacks come from a program of another user, as under `sudo`;
-//! otherwise from a program of this user.
+//! `atrace run` under attack by programs that it serves. When the command is asked to end, it must end. The command
+//! must not use memory or descriptors without limit. If root runs the tests, the attacks come from a program of another
+//! user, as under `sudo`; otherwise, from a program of the user who runs the tests.
 //!
 //! The service limits the cost of an attack by processes of the user that it serves. The service does not promise that
 //! other programs of that user are still recorded during an attack.
@@ -36,18 +36,18 @@ mod cases {
     use crate::trace::Trace;
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// How long the command may take to end after it was asked to end. This is the documented promise plus a margin for
-    /// an unoptimized build. On a busy machine, the command may take longer (`slowness`).
+    /// The time in which the command must end after it was asked to end: the documented promise plus a margin for an
+    /// unoptimized build. On a busy machine, the command may take longer, by the factor `slowness`.
     const ENDS: Duration = Duration::from_secs(6);
-    /// How much memory the command may use in addition to a ring: the documented promise plus a margin for an
-    /// unoptimized build.
+    /// The memory that the command may use in addition to the ring buffer of `--ring`: the documented promise plus a
+    /// margin for an unoptimized build.
     const MEMORY_MIB: u64 = 200;
     /// The maximum number of descriptors that the command may use.
     const DESCRIPTORS: usize = 256;
 
-    /// Does the work of the program that the command runs: forks an attacker, which after its attack waits to be
-    /// killed, and then sleeps. If `HONEST` is set in the environment, only writes one event, as soon as a session
-    /// wants it.
+    /// Does the work of the program that the command runs: forks an attacker, which waits to be killed after its
+    /// attack, and then sleeps. If `HONEST` is set in the environment, the program does not attack: it writes one event
+    /// as soon as a session wants the event.
     fn play(attack: fn(&Path, &dyn Fn())) {
         let socket = PathBuf::from(std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").unwrap());
         if std::env::var_os("HONEST").is_some() {
@@ -66,12 +66,12 @@ mod cases {
             // SAFETY: both are descriptors of this process.
             (0..2).for_each(|fd| unsafe { assert_eq!(libc::dup2(null.as_raw_fd(), fd), fd) });
             let said = fs::File::create("said").unwrap();
-            // SAFETY: as above.
+            // SAFETY: both are descriptors of this process.
             assert_eq!(unsafe { libc::dup2(said.as_raw_fd(), 2) }, 2);
             common::limit(libc::RLIMIT_NOFILE, 1024, 4096).unwrap();
             let ready = || fs::write("ready", "").unwrap();
             attack(&socket, &ready);
-            // Also called if the service has disconnected the attacker.
+            // `ready` is also called if the attack ended early because the service disconnected the attacker.
             ready();
             std::thread::sleep(Duration::from_secs(100));
             // SAFETY: ends the child at once, without the destructors and handlers that its parent would run.
@@ -89,7 +89,7 @@ mod cases {
         unsafe { libc::geteuid() == 0 }
     }
 
-    /// A directory that the user may write to, and the command that serves the case there.
+    /// A directory to which the attacker's user may write, and in which the command runs the test case.
     struct Place(Here);
 
     impl Place {
@@ -134,7 +134,8 @@ mod cases {
         ran: Ran,
         /// The time from the signal to the command's end.
         ended_after: Duration,
-        /// How many times longer work took then than on an idle machine, if the end was late; otherwise 1.
+        /// The factor by which the load slowed the machine down, measured after the command's end if the end was late;
+        /// otherwise 1.
         slowness: f64,
         memory_mib: u64,
         descriptors: usize,
@@ -154,7 +155,8 @@ mod cases {
         }
     }
 
-    /// The command and the program that it runs. Dropping the `Served` kills both, in case the test fails.
+    /// The command and the program that it runs. Dropping the `Served` kills both, so that none remains if the test
+    /// fails.
     struct Served(Option<Child>);
 
     impl Served {
@@ -193,7 +195,8 @@ mod cases {
 
     impl Drop for Attacker {
         fn drop(&mut self) {
-            // SAFETY: a process of this test. Its parent is gone and this test did not wait for it.
+            // SAFETY: the process belongs to this test. The process's parent is gone, and this test did not wait for
+            // the process.
             unsafe { libc::kill(self.0, libc::SIGKILL) };
         }
     }
@@ -202,7 +205,7 @@ mod cases {
         fs::read_dir(format!("/proc/{}/fd", child.id())).map_or(0, Iterator::count)
     }
 
-    /// Returns the maximum memory that the process has had, in MiB.
+    /// Returns the maximum memory that the process has used so far, in MiB.
     fn memory_mib(child: &Child) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -217,7 +220,7 @@ mod cases {
         Duration::from_millis(10) * ticks
     }
 
-    /// Returns how many times longer work takes now than on an idle machine.
+    /// Returns the factor by which the present load slows this thread down: elapsed time divided by processor time.
     fn slowness() -> f64 {
         let worked = || {
             let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -231,12 +234,12 @@ mod cases {
     }
 
     /// Runs the attack under the command for a while, and then asks the command to end. Returns the resources that the
-    /// command used. The attacker does not end by itself.
+    /// command used. The attacker runs until this function kills it.
     fn bear(case: &str, options: &[&str], time: Duration, with_honest: bool) -> Borne {
         bear_with(case, options, time, with_honest, 1024)
     }
 
-    /// Does the same as [`bear`] with a limit for descriptors, which the attacker raises for itself.
+    /// Does the same as [`bear`], with a limit of the command's descriptors. The attacker raises the limit for itself.
     fn bear_with(case: &str, options: &[&str], time: Duration, with_honest: bool, limit: u64) -> Borne {
         let place = Place::new();
         let mut command = place.run(case, options);
@@ -266,7 +269,7 @@ mod cases {
         let told = Instant::now();
         let ran = served.end();
         let ended_after = told.elapsed();
-        // The attack still goes on, as it did during the end.
+        // The attack still goes on here, as it did while the command ended.
         let slowness = if ended_after < ENDS { 1.0 } else { slowness() };
         drop(attacker);
         let honest = honest.is_some_and(|ran| {
@@ -278,8 +281,8 @@ mod cases {
 
     const SHORT: Duration = Duration::from_secs(2);
 
-    /// Sends a request that the service does not answer, perhaps with a descriptor. Returns false if the service has
-    /// closed the connection.
+    /// Sends a request that the service does not answer, with a descriptor if `file` is given. Returns false if the
+    /// service has closed the connection.
     fn say(
         socket: &Socket,
         number: u32,
@@ -291,12 +294,12 @@ mod cases {
         socket.send(frame, file.map(std::os::fd::AsRawFd::as_raw_fd))
     }
 
-    /// Attacks with descriptors whose last close blocks. They are sent in several ways: as the shared memory,
+    /// Attacks with descriptors of which the last `close` blocks. They are sent in several ways: as the shared memory,
     /// with a request that needs no descriptor, with an incomplete frame, after a fault that disconnects the sender,
     /// and several at once.
     fn lingers(socket: &Path, ready: &dyn Fn()) {
         let mut kept = Vec::new();
-        // Closes the descriptor in a thread: if the service has closed its own before, this close blocks.
+        // Closes the descriptor in a thread, because `close` blocks if the service has already closed its copy.
         let close = |file: OwnedFd| drop(std::thread::spawn(move || drop(file)));
         let send = |socket: &Socket, frame: &[u8]| {
             let file = common::lingering();
@@ -321,7 +324,8 @@ mod cases {
             producer.initialize(&file, PAGE as u64);
             close(file);
             kept.push(producer.socket);
-            // No answer is awaited: the threads that would receive the memory may all wait for a last close.
+            // Does not wait for an answer, because the service's threads that would receive the memory may all be
+            // blocked in a last `close`.
             let mut producer = Producer::bare(socket);
             producer.initialize(&memory(4 * PAGE, SEALS), PAGE as u64);
             let is_heard = send_request(&producer.socket);
@@ -355,7 +359,8 @@ mod cases {
         producer
     }
 
-    /// Reports the first `chunks` chunks of each of these pages to the service as complete.
+    /// Reports the first `chunks` chunks of each of these pages to the service as complete. Returns false if the
+    /// service has closed the connection.
     fn commit(producer: &Producer, pages: impl Iterator<Item = u32>, chunks: u32) -> bool {
         say(&producer.socket, 4, None, |commit| {
             for page in pages {
@@ -370,8 +375,8 @@ mod cases {
         producer.memory.seen.state(page, 0) != Some(State::Complete)
     }
 
-    /// Attacks with two connections of 1,009 writers. Each writer has a packet that continues in its next chunk,
-    /// endlessly.
+    /// Attacks with two connections of 1,009 writers. Each writer has a packet that never ends: it continues in each
+    /// next chunk of the writer.
     fn continues(socket: &Path, ready: &dyn Fn()) {
         let mut producers = [large(socket), large(socket)];
         for number in 0.. {
@@ -474,7 +479,7 @@ mod cases {
             .collect();
         ready();
         std::mem::forget(connections);
-        // Further connections wait to be accepted.
+        // Makes further connections, which wait to be accepted.
         let more: Vec<_> = (0..200).map(|_| std::os::unix::net::UnixStream::connect(socket)).collect();
         std::mem::forget(more);
     }
@@ -498,7 +503,7 @@ mod cases {
             say(&socket, 1, None, |arguments| {
                 arguments.number(1, PAGE as u64);
             });
-            // The service has replied, or refused the connection.
+            // Waits until the service has replied, or has refused the connection.
             let answered = || matches!(socket.receive(&mut [0; 4096]), Ok(None));
             while answered() && socket.wait(Some(Duration::from_secs(1))) {}
             connections.push(socket);
@@ -535,7 +540,7 @@ mod cases {
             if !commit(&producer, 0..CHUNKS, 1) {
                 return;
             }
-            // The service has made 19 MB of packets from them.
+            // By now, the service has made 19 MB of packets from the chunks.
             if round == 12 {
                 ready();
             }
@@ -550,7 +555,8 @@ mod cases {
         let name = case!({ play(floods) });
         let check = |mib: u64| {
             let borne = bear(&name, &["--ring", "--buffer", &(mib << 10).to_string()], SHORT, false);
-            // The ring is full when the attack is ready. Plus the memory that the command needs without an attack.
+            // The ring is full when the attack is ready. The upper bound also contains the memory that the command
+            // needs without an attack.
             assert!((mib..=mib * 5 / 4 + 16).contains(&borne.memory_mib), "{borne:?}");
         };
         std::thread::scope(|scope| {
@@ -559,7 +565,7 @@ mod cases {
         });
     }
 
-    /// Makes all attacks at once. Each attack is repeated by a separate process.
+    /// Makes all attacks at the same time. A separate process repeats each attack.
     fn storms(socket: &Path, ready: &dyn Fn()) {
         for attack in [lingers, continues, waits, descriptors_unasked, greets, floods] {
             // SAFETY: the child attacks, and ends with its parent.
@@ -567,7 +573,8 @@ mod cases {
                 // SAFETY: the arguments are numbers.
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
                 loop {
-                    // An attack panics when it is disconnected. Its descriptors are closed then, or at its end.
+                    // An attack panics when the service disconnects it. Its descriptors are closed when it panics or
+                    // ends.
                     let _ = std::panic::catch_unwind(|| attack(socket, &|| ()));
                     std::thread::sleep(Duration::from_millis(100));
                 }
@@ -578,7 +585,7 @@ mod cases {
         std::thread::sleep(Duration::from_secs(200));
     }
 
-    /// Tests all attacks at once, for a minute if `ATRACE_LONG_TESTS=1` is set.
+    /// Tests all attacks at the same time, for a minute if `ATRACE_LONG_TESTS=1` is set.
     #[test]
     fn a_storm_of_attacks_is_borne() {
         let name = case!({ play(storms) });
@@ -587,7 +594,7 @@ mod cases {
         bear(&name, &[], time, false).is_bounded(MEMORY_MIB);
     }
 
-    /// Starts the program with a filter that makes these system calls fail with EPERM.
+    /// Makes the command run under a filter that makes these system calls fail with EPERM.
     fn denied<const N: usize>(command: &mut Command, calls: [libc::c_long; N]) -> &mut Command {
         let step = |code: u32, k, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
         let mut filter = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
@@ -614,7 +621,7 @@ mod cases {
     }
 
     /// Runs a program that traces for three seconds. Returns the command's result, and the processor time that the
-    /// command has used by then.
+    /// command has used during these three seconds.
     fn traced_for_a_while(place: &Place, command: &mut Command) -> (Ran, Duration) {
         let mut served = Served::start(command);
         until("the program has traced for a while", || place.path("ready").exists());
@@ -636,12 +643,13 @@ mod cases {
     #[test]
     fn without_a_call_to_wait_by_nothing_spins() {
         let name = case!({ trace_for_a_while() });
-        // `poll` itself can't be denied at the program's start: no Rust program starts without it.
+        // The system call `poll` can't be denied, because every Rust program calls it when it starts. So `ppoll` is
+        // denied.
         let place = Place::new();
         let (ran, took) = traced_for_a_while(&place, denied(&mut place.run(&name, &[]), [libc::SYS_ppoll]));
         assert!(ran.status.success(), "{ran:?}");
         assert!(took < Duration::from_secs(1) && ran.stderr.contains("saved out"), "{took:?}: {ran:?}");
-        // The program's own library can't wait either. It checks its socket from time to time.
+        // The library in the recorded program can't wait by `ppoll` either: it checks its socket from time to time.
         assert!(!Trace::open(&place.path("out")).events().is_empty(), "{ran:?}");
     }
 

@@ -21,8 +21,8 @@ mod cases {
     use crate::load;
     use crate::trace::Trace;
 
-    /// Tests programs that end at once, while other processes use all processors. The events in the trace and the
-    /// events that are reported as lost are together exactly the events that were written.
+    /// Tests programs that end at once, while other processes use all processors. The number of events in the trace
+    /// plus the number of events that are reported as lost must be the number of written events.
     #[test]
     fn on_a_busy_machine_every_event_is_recorded() {
         let name = case!({
@@ -53,8 +53,8 @@ mod cases {
             fs::remove_file(&out).unwrap();
             lost as usize
         };
-        // A program that gets no processor for seconds connects too late for its first events. One of three runs must
-        // lose nothing.
+        // A program that gets no processor for seconds connects too late, and loses its first events. One of three runs
+        // must lose no event.
         let lost = load::all(|number| (0..3).map(|_| run(number)).find(|lost| *lost == 0).unwrap_or(1));
         assert_eq!(lost, 0);
     }

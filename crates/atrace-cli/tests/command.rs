@@ -82,7 +82,7 @@ mod cases {
         let ran = end(command.env("ATRACE_PROPERTIES", here.path("properties")));
         assert_eq!(ran.status.code(), Some(7), "{ran:?}");
         assert!(ran.stderr.contains("said on stderr\n"), "{ran:?}");
-        // Four events of each of the two programs.
+        // Each of the two programs writes four events.
         assert!(ran.stderr.contains("8 events written, none lost\n"), "{ran:?}");
         assert!(ran.stderr.contains("saved out: open it at https://ui.perfetto.dev"), "{ran:?}");
         let saved = here.saved();
@@ -201,15 +201,16 @@ mod cases {
         let mut command = here.run(&name, &["--root", "-f"]);
         let ran = end(command.env("SUDO_UID", USER.to_string()).env("SUDO_GID", USER.to_string()));
         assert_eq!((ran.said("IDS"), ran.said("DENIED")), (vec!["0 0 0"], vec!["false"]), "{ran:?}");
-        // Root opened no store of the program's user, which that user could truncate to kill the process with SIGBUS.
+        // The store belongs to root: if a process of root opened a store of another user, that user could truncate the
+        // store and so kill the process with SIGBUS.
         assert_eq!(ran.said("STORE"), ["[0, 0]"]);
         let ran = end(here.run(&name, &["-f"]).env("SUDO_UID", "somebody"));
         assert_eq!(ran.status.code(), Some(125));
         assert!(ran.stderr.contains("SUDO_UID=\"somebody\" is not a user"), "{ran:?}");
     }
 
-    /// Tests a caller whose id is the highest number. The kernel takes this number for "leave unchanged", so the
-    /// program would keep root's ids.
+    /// Tests callers whose ids are no ids of users. The kernel takes the highest number for "leave the id unchanged",
+    /// so the program would keep root's ids.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn a_caller_that_is_no_user_is_refused() {
@@ -340,12 +341,12 @@ mod cases {
             cat $top/tracing_on $top/trace_clock $top/options/* 2>/dev/null | tr '\n' ' ' | sed 's/^/AFTER /'
         "#;
         let texts = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/tracefs/texts");
-        // 3.10, and Android's 3.18.
+        // Linux 3.10, and Android's Linux 3.18.
         let kernels = [
             ("[local] global counter uptime perf", "local [global] counter", "none", "3.10.txt"),
             ("[local] global counter uptime perf mono", "local global [mono]", "print-tgid", "5.4.txt"),
         ];
-        // Events of the kernel, and those of programs.
+        // Records events of the kernel, and then events of programs.
         for ((clocks, selected, option, text), of) in kernels
             .into_iter()
             .flat_map(|kernel| ["-c sched", "--wait -a */not-there"].map(|of| (kernel, of)))
@@ -363,7 +364,7 @@ mod cases {
             assert!(saved.contains(&format!("\n# {remark}")), "{saved}");
             assert!(saved.contains("|an old name\n") && saved.contains("\n- 42 "), "{saved}");
             assert_eq!(ran.stderr.contains("which process a thread belongs to"), option == "none", "{ran:?}");
-            // The option was on during the recording.
+            // The kernel's option was on during the recording.
             if option != "none" {
                 assert_eq!(fs::read_to_string(here.path(option)).unwrap(), "1");
             }
@@ -372,7 +373,8 @@ mod cases {
     }
 
     /// Tests a buffer that the command creates on an old kernel. A directory of ordinary files takes the place of
-    /// tracefs. The program is a shell, which does the kernel's work with a message and with the selected clock.
+    /// tracefs. The recorded program is a shell script. The script also writes the files that the kernel would write:
+    /// the trace with the program's messages, and the selected clock.
     #[test]
     #[cfg(target_os = "linux")]
     fn old_kernels_record_a_program() {
@@ -424,7 +426,7 @@ mod cases {
             echo "LEFT $(ls $TOP/instances)"
         "#;
         let text = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/tracefs/texts/3.10.txt");
-        // 3.10 and 3.18, whose instances have no options.
+        // Linux 3.10 and 3.18, whose tracefs instances have no options.
         let kernels = [
             ("[local] global counter uptime perf", "local [global] counter", "global"),
             ("[local] global counter uptime perf mono", "local global [mono]", "mono"),
@@ -460,7 +462,7 @@ mod cases {
         }
     }
 
-    /// Tests a kernel before Linux 3.17, which has no memory files.
+    /// Tests a kernel before Linux 3.17, which has no memory files (`memfd_create`).
     #[test]
     #[cfg(target_os = "linux")]
     fn without_memory_files_programs_are_recorded() {
@@ -480,7 +482,8 @@ mod cases {
         };
         let ran = end(without_memory_files(&mut run()));
         assert!(ran.status.success() && ran.stderr.contains("1 events written, none lost\n"), "{ran:?}");
-        // The time is also each run's limit. On a busy machine, a run may take longer than the shortest time.
+        // The time of the measurement is also the limit of each run. On a busy machine, a run may exceed the shortest
+        // limit.
         let mut costs = ["1s", "5s", "30s", "2min"].into_iter().map(|time| {
             let mut cost = here.atrace(&name);
             cost.args(["cost", "-t", time, "--json", "--"]).arg(here.path("program"));
@@ -492,7 +495,7 @@ mod cases {
             "{ran:?}"
         );
 
-        // The doctor sees the state that a program publishes.
+        // `atrace doctor` sees the state that a program publishes.
         let mut program = here.cleared(&here.path("program"), &name);
         program.args([&name, "--exact", "--nocapture", "--test-threads=1"]).env("UNTIL", here.path("end"));
         fs::write(here.path("marker"), "").unwrap();
@@ -509,7 +512,7 @@ mod cases {
         let state = format!("ok    state      atrace {}\n", env!("CARGO_PKG_VERSION"));
         until("it says its state", || doctor().stdout.contains(&state));
 
-        // It is switched and shown.
+        // `atrace on` switches the program on, and `atrace status` shows the program.
         let pattern = here.path("program").into_os_string().into_string().unwrap();
         let of = |args: &[&str]| {
             let mut command = here.atrace(&name);
@@ -527,7 +530,7 @@ mod cases {
         of(&["off", &pattern]);
         assert!(!of(&["status"]).contains(&pattern));
 
-        // Root's command takes no memory that another user could shorten.
+        // Root's command refuses to use memory that another user could shorten.
         if is_root(&name) {
             let ran = end(without_memory_files(
                 run().env("SUDO_UID", USER.to_string()).env("SUDO_GID", USER.to_string()),
@@ -553,7 +556,8 @@ mod cases {
         let line = ran.stderr.lines().find(|line| line.contains("50,000 events written")).expect("a report");
         let lost = line.split_once("lost ").unwrap().1.split_once(':').unwrap().0.replace(',', "");
         let lost: usize = lost.parse().expect("a number");
-        // Each CPU has a buffer of this size, and the program may have run on two.
+        // Each CPU has a buffer of the given size, and the program may have run on two CPUs. So the number of kept
+        // events is not known in advance.
         let kept = here.saved().matches("tracing_mark_write: C|").count();
         assert!(lost > 0 && kept + lost == 50_000, "{kept} {line}");
         assert!(line.ends_with(" would have kept them"), "{line}");
@@ -565,7 +569,7 @@ mod cases {
         assert!(saved.contains("|number|0\n") && saved.contains("|number|49999\n"));
     }
 
-    /// Returns whether the kernel copies messages of the top-level marker to instances.
+    /// Returns whether the kernel copies messages of the top-level marker to tracefs instances.
     fn copies(test: &str) -> bool {
         let can = tracefs::root().unwrap().join("options").join(tracefs::COPY).exists();
         if !can {
@@ -614,12 +618,12 @@ mod cases {
             let pid = common::pid();
             println!("PROGRAM {pid}");
             write_to_top(&format!("B|{pid}|by the program"));
-            // A child that executes no program: `sh` forks it for the parentheses.
+            // The parentheses in the script make `sh` fork a child that executes no program.
             let marker = tracefs::root().unwrap().join("trace_marker");
             let script = "(printf 'I|1|by a grandchild' > \"$0\"; true); true";
             let status = Command::new("sh").args(["-c", script]).arg(marker).status().unwrap();
             assert!(status.success());
-            // A thread that was not there when the program started.
+            // Writes from a thread that did not exist when the program started.
             let thread = std::thread::spawn(move || write_to_top(&format!("I|{pid}|by a thread")));
             thread.join().unwrap();
             atrace_instant(TAG, "by the library");
@@ -643,7 +647,7 @@ mod cases {
         assert!(!saved.contains("by another program"), "{saved}");
         assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
 
-        // A program that writes nothing.
+        // Records a program that writes no message.
         let ran = end(here.atrace(&name).args(["run", "--kernel", "-fo", "out", "--", "sleep", "0.1"]));
         assert!(ran.stderr.contains("0 events written") && ran.stderr.contains("wrote none"), "{ran:?}");
         assert!(!here.saved().contains("by another program"));
@@ -688,7 +692,7 @@ mod cases {
         refused(&ran, 125, &["can't save disk/out: No space left on device", "nothing is lost yet"]);
         assert_eq!(fs::read_dir(&disk).unwrap().count(), 0, "half a file was left");
         let rescue = ran.stderr.lines().find_map(|line| line.split_once("make room and run: ")).unwrap().1;
-        // The next recording leaves the buffer alone and reports it.
+        // The next recording does not touch the buffer with the unsaved recording, and reports this buffer.
         let other = end(here.atrace(&name).args(["run", "--kernel", "-o", "other", "--", "true"]));
         assert!(other.stderr.contains("still holds a recording that could not be saved"), "{other:?}");
         let kept = here.path("kept");
@@ -704,7 +708,7 @@ mod cases {
 
     impl Drop for Ending {
         fn drop(&mut self) {
-            // The reader may not have opened the FIFO.
+            // Opening the FIFO for writing fails until the reader has opened it.
             let open = || fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&self.0);
             let is_waiting = |_: &u32| open().is_err();
             (0..1000).take_while(is_waiting).for_each(|_| std::thread::sleep(Duration::from_millis(10)));
@@ -721,8 +725,9 @@ mod cases {
         let here = Here::new();
         assert!(Command::new("mkfifo").arg(here.path("fifo")).status().unwrap().success());
         let mut command = here.atrace(&name);
-        // The child of the program runs until the pipe is written to. The command neither waits for it, as the child has
-        // not the environment of the recording, nor for the end of its output.
+        // The program's child runs until the `Ending` is dropped. The command does not wait for the child, because the
+        // child does not have the environment of the recording. The command does not wait for the end of the child's
+        // output, either.
         let script = "env -i cat fifo >/dev/null 2>&1 & exit 5";
         let child = Ending(here.path("fifo"));
         let ran = end(command.args(["run", "--kernel", "-o", "out", "--", "sh", "-c", script]));
@@ -740,8 +745,8 @@ mod cases {
                 .filter_map(|entry| fs::read_dir(entry.path().join("fd")).ok());
             !others.flatten().flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == path))
         });
-        // Other recordings that run at this moment may hold the directory open, so that it can't be removed, or may
-        // have removed it already.
+        // Recordings of other tests that run at this moment may hold the instance's directory open, so that it can't be
+        // removed yet, or may already have removed it.
         until("the next recording removes it", || {
             let next = end(here.atrace(&name).args(["run", "--kernel", "-fo", "out", "--", "true"]));
             assert!(next.status.success(), "{next:?}");
@@ -792,17 +797,18 @@ mod cases {
         let read = |file: &str| fs::read_to_string(tracefs::root().unwrap().join(file)).unwrap_or_default();
         let mut all = files.map(read).to_vec();
         if all[0].trim() == "0" {
-            all.pop(); // Commands of other tests may silence a buffer that is off.
+            all.pop(); // While the buffer is off, other tests' commands may change this setting.
         }
         all
     }
 
-    /// The use of the kernel's top-level buffer by the tests of this program. A test that records into the buffer
-    /// switches it off for a moment, and then no other test can write to its marker, or see a buffer that is on.
+    /// A lock for the kernel's top-level buffer. A test that records into this buffer holds the lock for writing,
+    /// because the recording switches the buffer off for a moment. In that moment, other tests could not write to the
+    /// buffer's marker, and would see a buffer that is off.
     static TOP: RwLock<()> = RwLock::new(());
 
-    /// Asks the command to end as soon as it has said a line on stderr for which `is_enough` returns true. For other
-    /// lines, `is_enough` may return `None`.
+    /// Asks the command to end as soon as it has written a line to stderr for which `is_enough` returns `Some(true)`.
+    /// For other lines, `is_enough` returns `Some(false)` or `None`.
     fn end_when(mut child: Child, is_enough: impl Fn(&str) -> Option<bool>) -> Ran {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
         let mut said = String::new();
@@ -840,7 +846,7 @@ mod cases {
         {
             let child = record(options).spawn().unwrap();
             let ran = if options.contains(&"1h") {
-                // Ends it when it tells that enough is recorded.
+                // Ends the command when it reports that more than 100 events are recorded.
                 end_when(child, |line| {
                     let events = line.split_once(" s of 3600 s, ")?.1.strip_suffix(" events")?;
                     Some(events.replace(',', "").parse::<u32>().unwrap() > 100)
@@ -857,7 +863,7 @@ mod cases {
             assert_eq!((top(), control.patterns()), (before.clone(), vec![]), "{options:?}");
             assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
         }
-        // Records until Ctrl-C, which saves.
+        // Records until Ctrl-C, which also saves the recording.
         fs::remove_file(here.path("out")).unwrap();
         let child = record(&[]).spawn().unwrap();
         until("the program is recorded", || {
@@ -873,7 +879,8 @@ mod cases {
         assert_eq!((top(), left_by(ran.pid)), (before, vec![]));
     }
 
-    /// Returns a script that uses the kernel's top-level buffer and a folder for notes of its own.
+    /// Returns a script that uses the kernel's top-level buffer and a private `/run`. The command keeps its notes
+    /// there: files that say what must be saved and restored if the command is killed.
     fn with_own_notes(script: &str) -> String {
         format!(
             "set -e
@@ -945,8 +952,8 @@ mod cases {
         assert_eq!(top(), before);
     }
 
-    /// Runs the script with the kernel's top-level buffer and a folder for notes of its own. Before, the script kills a
-    /// recording in the buffer; afterwards, the settings are compared with those before.
+    /// Starts a recording into the kernel's top-level buffer, kills the recording, and then runs `script`, all with a
+    /// private folder for notes. Checks that the buffer's settings are then the same as before the recording.
     #[track_caller]
     fn after_a_killed_recording(name: &str, script: &str) -> Option<(Here, Ran)> {
         if !is_root(name) {
@@ -1005,7 +1012,7 @@ mod cases {
         assert_eq!(here.files(), ["again", "next", "out.err"]);
     }
 
-    /// Tests that a later recording tries again to restore a setting.
+    /// Tests that a later recording tries again to restore a setting that could not be restored.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`record` uses the device's buffer")]
     fn what_cant_be_restored_is_restored_later() {
@@ -1029,8 +1036,8 @@ mod cases {
         assert_eq!(here.files(), ["again", "next", "out", "out.err"]);
     }
 
-    /// Tests that a recording may discard an older one that can't be saved, and is then not ended by the older
-    /// recording's note.
+    /// Tests that a recording with `--discard` may discard an older recording that can't be saved. Another command that
+    /// finds the older recording's note must then not end the new recording.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`record` uses the device's buffer")]
     fn a_discarded_recording_does_not_end_the_next() {
@@ -1149,8 +1156,8 @@ mod cases {
         }
     }
 
-    /// Tests several commands that switch the same pattern on at once. All of them wait for the lock of the store, so
-    /// it does not matter which content each of them has read before.
+    /// Tests several commands that switch the same pattern on at once. All commands wait for the lock of the property
+    /// store. The pattern must be listed once, whatever content of the store each command has read before.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "the store has no lock")]
     fn who_switch_the_same_on_at_once_list_it_once() {
@@ -1159,7 +1166,7 @@ mod cases {
         let control = Control::from(Properties::open_path(&place).unwrap());
         for _ in 0..3 {
             let lock = fs::File::open(&place).unwrap();
-            // SAFETY: an open descriptor.
+            // SAFETY: the descriptor is open.
             assert_eq!(unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) }, 0);
             let start = |_| {
                 let mut command = here.atrace("none");
@@ -1270,7 +1277,7 @@ mod cases {
         ill(&plain, "state", &format!("sudo atrace doctor {pid}"));
 
         let ran = end(&mut here.apart("mount -t tmpfs none /sys/kernel && exec ./atrace doctor"));
-        // `atrace run` needs no tracefs.
+        // The doctor succeeds without tracefs, because `atrace run` does not need tracefs.
         assert!(ran.status.success(), "{ran:?}");
         assert!(ran.stdout.contains("-> mount -t tracefs nodev /sys/kernel/tracing"), "{ran:?}");
     }

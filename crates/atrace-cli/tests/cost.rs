@@ -1,5 +1,5 @@
-//! Tests `atrace cost`, from its arguments to its output. No test depends on how long something takes: the tests
-//! compare programs of which one does far more work than the other.
+//! Tests `atrace cost`, from its arguments to its output. No test depends on absolute times: the tests compare two
+//! programs, one of which does far more work than the other.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -43,8 +43,8 @@ mod cases {
         ran
     }
 
-    /// Runs what `command` returns for a number of seconds: the time of the measurement, which is also each run's limit. On
-    /// a busy machine, a run may take longer than the shortest time.
+    /// Runs the command that `command` returns for a number of seconds. This number is the time of the measurement and
+    /// also the limit of each run. On a busy machine, a run may exceed the shortest limit; then a longer one is tried.
     fn ended_in_time(mut command: impl FnMut(u32) -> Command) -> Ran {
         let mut all = [1, 5, 30, 120].into_iter().map(|seconds| ended(&mut command(seconds)));
         all.find(|ran| !ran.stderr.contains("had not ended after"))
@@ -56,12 +56,12 @@ mod cases {
         serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {ran:?}"))
     }
 
-    /// Returns the interval of a difference.
+    /// Returns the lower and upper bound of the difference in a row of the JSON output.
     fn difference(of: &Value) -> [f64; 2] {
         ["low", "high"].map(|bound| of["difference"][bound].as_f64().unwrap_or_else(|| panic!("{of}")))
     }
 
-    /// Returns whether this process was started with tracing on. If it was, first waits until tracing is on.
+    /// Returns whether this process was started with tracing on. If so, waits until tracing is on in this process.
     fn is_on() -> bool {
         let is_on = std::env::var_os("ATRACE_BACKEND").is_some();
         if is_on {
@@ -80,7 +80,8 @@ mod cases {
     #[test]
     fn more_work_while_traced_is_found() {
         let name = case!({
-            // The time of the whole process, because starting it on a fast machine costs as much as some work.
+            // Works until the whole process has used this processor time, because on a fast machine, the start of a
+            // process costs as much as some of the work.
             let all = Duration::from_millis(if is_on() { 120 } else { 40 });
             while Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap() < all {
                 work(1);
@@ -94,7 +95,8 @@ mod cases {
         let used = &all["processor_time"];
         let [low, high] = difference(used);
         assert_eq!(used["verdict"], "differs", "{all}");
-        // The interval is right in 99 of 100 runs; a connection costs something, too.
+        // The interval contains the true difference in only 99 of 100 runs, and the connection to the service costs
+        // some time, too. So the bounds are wide.
         assert!(1.0 < low && low < 2.2 && high > 1.5, "{all}");
         assert!(used["off_ns"].as_f64().unwrap() < used["on_ns"].as_f64().unwrap());
         assert_eq!(all["events"]["on"], 1.0, "{all}");
@@ -125,7 +127,8 @@ mod cases {
         assert!(!ran.stdout.contains("events"), "{ran:?}");
     }
 
-    /// Returns the command's message about these options, and its exit status. The command must print no result.
+    /// Runs the command with options that it must refuse. Returns its message and exit status. The command must print
+    /// no result.
     fn refused(options: &[&str]) -> (String, i32) {
         let here = Here::new();
         let ran = ended(&mut cost(&here, "", options));
@@ -134,8 +137,8 @@ mod cases {
         (ran.stderr, ran.status.code().unwrap())
     }
 
-    /// Measures for `first`, or for longer. On a busy machine the slices and runs are longer, and need more time for the
-    /// nine pairs (of a service: ten) without which there is no interval.
+    /// Measures for the time `first`, and then for longer if this was too short for an interval. An interval needs nine
+    /// pairs (of a service: ten), and on a busy machine the slices and runs take longer.
     fn with_enough_time(first: &str, mut measure: impl FnMut(&str) -> Ran) -> Ran {
         let mut all = [first, "60s", "300s"].into_iter().map(&mut measure);
         let is_short = |ran: &Ran| {
@@ -153,7 +156,7 @@ mod cases {
 
     #[test]
     fn what_cannot_be_measured_is_an_error_in_words() {
-        // A service that prints lines while it starts.
+        // A shell script that prints lines for a while and then becomes the service.
         let starts = |service: &str| {
             format!("i=0; while [ $i -lt 15 ]; do echo; sleep 0.03; i=$((i+1)); done; {service}")
         };
@@ -209,7 +212,7 @@ mod cases {
                 &["has to grow in each slice", "give it --time "],
             ),
             (
-                // The end of a service ends the wait for the end of a slice.
+                // When a service ends, the command does not wait for the end of the slice.
                 &[
                     &["--time", "6000m", "--slice", "60m", "--switch", "--unit", "lines"][..],
                     &["--", "sh", "-c", &starts("sleep 1; exit 3")],
@@ -278,7 +281,7 @@ mod cases {
         };
         assert!(notes("echo a", "echo b").contains("printed something else in"));
         assert!(!notes("echo a", "echo a").contains("printed something else"));
-        // Programs that never print the same twice, such as the time, are no finding.
+        // Programs that print something else in each run (such as the time) are not reported.
         assert!(!notes("echo $$", "echo $$").contains("printed something else"));
     }
 
@@ -287,7 +290,7 @@ mod cases {
         let here = Here::new();
         let are_told_of = |scale: u32| {
             let [short, long, time] = [0.02, 0.5, 9.0].map(|seconds| seconds * f64::from(scale));
-            // Both sides are alike, so that all of the time is used.
+            // Both sides are alike, so the measurement is not decided early, and uses all of its time.
             let [off, on] = ["first", "second"].map(|side| {
                 format!(
                     "echo >>{side}; test $(($(wc -l <{side}) % 4)) -gt 0 && sleep {short} || sleep {long}"
@@ -302,7 +305,8 @@ mod cases {
             let of = |side: &str| notes.iter().any(|note| note.starts_with(side) && note.contains("bimodal"));
             of("first:") && of("second:")
         };
-        // A busy machine blurs the groups, or has no time for the twenty pairs that are needed. Longer runs help.
+        // On a busy machine the two groups of times may overlap, or there may be no time for the twenty pairs that are
+        // needed. Longer runs help.
         assert!([1, 4, 16].into_iter().any(are_told_of), "the groups are not told of");
     }
 
@@ -340,7 +344,8 @@ mod cases {
     #[test]
     fn a_service_is_switched_while_it_works() {
         let name = case!({
-            // It prints a line for each unit. While it is traced, a unit is three times as much work.
+            // The service prints a line for each unit of work. While the service is traced, a unit is three times as
+            // much work.
             loop {
                 work(if atrace_is_tag_enabled(TAG) { 6 } else { 2 });
                 drop(begin_scoped_event(TAG, "unit"));
@@ -361,7 +366,7 @@ mod cases {
         for side in ["off_ns", "on_ns"] {
             assert!(all["reference_work"][side].as_f64().unwrap() > 1000.0, "{all}");
         }
-        // These are no medians of slices.
+        // The numbers of events are totals, not medians of slices, so they have another name.
         assert!(all["events_in_all"]["on"].as_f64().unwrap() > 10.0 && all.get("events").is_none(), "{all}");
     }
 
@@ -406,12 +411,13 @@ mod cases {
                     unit();
                 }
             };
-            // Until the command has seen an event, each slice has to show the time.
+            // Works in the first four slices, in each of which the command must see processor time until it has seen an
+            // event.
             for is_on in [true, false, true, false] {
                 work_until(is_on);
             }
-            // The time of the process that works is lost when its parent ends, which did not wait for it. The parent ends
-            // in a traced slice, at whose begin the time was known.
+            // The processor time of the process that works is lost when its parent ends without having waited for it.
+            // The parent ends in a traced slice, so the time was known at the slice's begin and is unknown at its end.
             loop {
                 let works = "cat /dev/zero >/dev/null & echo $!; exec sleep 1000 >&-";
                 let mut parent =
@@ -433,7 +439,7 @@ mod cases {
             }
         });
         let here = Here::new();
-        // On a busy machine the slices are longer, and a short time has no such pair.
+        // On a busy machine the slices are longer, so a short measurement may have no pair that lost processor time.
         let are_told = |time| {
             let options = ["--slice", "200ms", "--json", "--switch", "--unit", "lines", "--time", time];
             let ran = ended(of_case(&mut cost(&here, &name, &options), &here, &name));
@@ -442,12 +448,12 @@ mod cases {
         assert!(["10s", "60s", "300s"].into_iter().any(are_told), "the pairs are not told of");
     }
 
-    /// Leaves the process group that the command has made for this program, as a program with job control does.
+    /// Leaves the process group that the command has created for this program, as a program with job control does.
     fn leave_the_group() {
         setpgid(None, Some(getpgid(getppid()).unwrap())).unwrap();
     }
 
-    /// Works for a minute and then creates the file `ended`. A test kills it before.
+    /// Works for a minute and then creates the file `ended`. The command must kill the process before that.
     fn go_on() {
         for _ in 0..1200 {
             println!("unit");
@@ -478,7 +484,7 @@ mod cases {
         assert_eq!(end_of(child).status.code(), Some(128 + libc::SIGTERM));
         assert!(!here.path("ended").exists());
 
-        // A service that writes no event is an error.
+        // The command fails if a service writes no event.
         let options = ["--time", "600s", "--switch", "--slice", "100ms", "--unit", "lines"];
         let ran = ended(of_case(&mut cost(&here, &name, &options), &here, &name));
         assert!(ran.status.code() == Some(125) && ran.stderr.contains("wrote no event"), "{ran:?}");
@@ -492,11 +498,11 @@ mod cases {
             return;
         }
         let here = Here::new();
-        // A program that becomes root, as under `sudo`.
+        // This program becomes root, as under `sudo`.
         crate::common::copy_program("/usr/bin/setpriv", here.path("sudo"));
         fs::set_permissions(here.path("sudo"), Permissions::from_mode(0o4755)).unwrap();
         let root = "exec ./sudo --reuid 0 --clear-groups sh -c 'echo $$ >pid; exec sleep 200 2>&1'";
-        // A server under `sudo` whose worker runs as the caller.
+        // This program is a server that becomes root, as under `sudo`, and starts a worker that runs as the caller.
         let server = "exec ./sudo --reuid 0 --clear-groups sh -c \
                       'echo $$ >pid; setpriv --reuid 48153 --clear-groups sleep 200 & exec sleep 200 2>&1'";
         let service = |program| ["--switch", "--unit", "lines", "--", "sh", "-c", program];
@@ -579,7 +585,7 @@ mod cases {
             fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|it| it.starts_with(b"sleep\x0048153"))
         };
         assert!(pids.lines().count() >= 4, "{pids}");
-        // A process that was killed lives until it gets a processor.
+        // A killed process exists until it gets a processor, so its end is waited for.
         until("all are killed", || !pids.lines().any(lives));
     }
 
@@ -588,7 +594,7 @@ mod cases {
         if !is_root("a_limit_of_threads_is_an_error_and_leaves_no_program") {
             return;
         }
-        // A user without other processes.
+        // This user has no other processes.
         let user = 2_000_000 + std::process::id();
         let here = Here::new();
         fs::set_permissions(here.0.path(), Permissions::from_mode(0o777)).unwrap();
@@ -606,7 +612,7 @@ mod cases {
                         entry.file_name().to_string_lossy().bytes().all(|it| it.is_ascii_digit());
                     is_process && entry.metadata().is_ok_and(|data| data.uid() == user)
                 };
-                // A process that was killed lives until it gets a processor.
+                // A killed process exists until it gets a processor, so its end is waited for.
                 until(&format!("none is left: {number}: {ran:?}"), || {
                     !fs::read_dir("/proc").unwrap().flatten().any(|entry| is_left(&entry))
                 });
@@ -626,7 +632,7 @@ mod cases {
             if is_on() {
                 atrace_instant(TAG, "worked");
             }
-            // As atrace-subscriber does at the end.
+            // Writes the bill (the costs of each callsite) as atrace-subscriber does at the end of a program.
             if let (Some(path), true) =
                 (std::env::var_os("ATRACE_BILL"), std::env::var_os("BILLED").is_some())
             {
@@ -661,7 +667,7 @@ mod cases {
         let ran = run(Some("other"), &[]);
         assert!(!ran.status.success() && ran.stderr.contains("has another version"), "{ran:?}");
 
-        // The bill of a program that somebody else has started.
+        // Shows the bill of a program that the command has not started.
         let path = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&path, bill()).unwrap();
         let path = path.path().to_str().unwrap();
@@ -671,7 +677,8 @@ mod cases {
         assert_eq!(json(&ran), of_run);
     }
 
-    /// Returns artificial measurements of a process in which one event took a tenth of the processor time.
+    /// Returns an artificial bill (the measured costs of each callsite) of a process in which one event took a tenth of
+    /// the processor time.
     fn bill() -> Vec<u8> {
         use atrace_bill::{Call, Callsite, Kind, Process, Sampled, Writer};
 

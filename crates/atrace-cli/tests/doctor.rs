@@ -25,8 +25,8 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// Injects the fault that the environment variable `FAULT` names into this process, prints that the fault is there,
-    /// and waits until the test releases the process.
+    /// Injects the fault that the environment variable `FAULT` names into this process, prints `READY`, and waits until
+    /// the test releases the process.
     fn patient() {
         atrace_instant(TAG, "before");
         let marker = std::env::var("ATRACE_MARKER").unwrap_or_default();
@@ -50,8 +50,7 @@ mod cases {
                     if fault == "forked and traced" {
                         atrace_set_tracing_enabled(false);
                     }
-                    // SAFETY: the arguments are numbers. The child ends with its parent, and after a short time
-                    // anyway.
+                    // SAFETY: the arguments are numbers. The child ends with its parent, or after 60 seconds.
                     unsafe {
                         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                         libc::alarm(60);
@@ -98,8 +97,8 @@ mod cases {
         }
     }
 
-    /// Checks that the report contains this fault with a suggested repair, its consequence (the test event does not
-    /// arrive), and no other fault.
+    /// Checks that the report contains this fault with a suggested repair, the consequence that the test event does not
+    /// arrive, and no other fault.
     fn finds(report: &Report, topic: Topic, text: &str) {
         let wrong: Vec<_> = report.wrong().map(|it| it.topic).collect();
         assert_eq!(wrong, [topic, Topic::Event], "{report}");
@@ -109,7 +108,8 @@ mod cases {
         assert!(!report.arrives(), "{report}");
     }
 
-    /// Examines a process. On a busy machine its facts may be late, and it is examined again.
+    /// Examines a process. If the doctor gets no answer in time, as on a busy machine, examines the process again, at
+    /// most 20 times in all.
     fn examine(pid: u32) -> Report {
         let mut all = (0..20).map(|_| doctor::examine(pid));
         all.find(|report| !report.to_string().contains("no answer in time")).expect("an answer in time")
@@ -139,7 +139,7 @@ mod cases {
         instance.set_tracing_on(true).unwrap();
         is_healthy(&look());
 
-        // Before Linux 4.4 all instances have the option together.
+        // Before Linux 4.4, instances do not have this option for themselves: one option is for all of them.
         if instance.path().join("options/markers").exists() {
             instance.set_option("markers", false).unwrap();
             finds(&look(), Topic::Markers, "takes no markers");
@@ -152,19 +152,20 @@ mod cases {
     fn what_the_properties_do_not_say() {
         let name = case!({ patient() });
         let Some(place) = Place::kernel(&name) else { return };
-        // The name is short because the path of a program in a deep directory would be longer than a pattern may be.
+        // The name is short because the path of a program in a deep directory would be longer than the longest pattern.
         let waiting = Waiting::start(place.command(&name).arg0("doctor-waits"), "");
         let look = || examine(waiting.pid());
         let report = look();
         finds(&report, Topic::Pattern, "none is on");
-        // Follows the repair that the report suggests.
+        // Makes the repair that the report suggests.
         let mend = report.wrong().next().unwrap().mend.clone().unwrap();
         let pattern =
             mend.strip_prefix("atrace on '").and_then(|rest| rest.strip_suffix('\'')).expect("a command");
         let switched = place.control().enable(pattern).unwrap();
         let report = look();
         is_healthy(&report);
-        // The process is waiting, so it has not noticed the switch. It does not need to.
+        // The waiting process has not noticed that tracing was switched on. That is no fault: it notices at its next
+        // event.
         assert!(
             report.findings().iter().any(|it| it.topic == Topic::Serial && it.level == Level::Note),
             "{report}"
@@ -179,11 +180,11 @@ mod cases {
         place.set("debug.atrace.tags.enableflags", "0");
         is_healthy(&look());
 
-        // The store is deleted. The next process that asks for it creates a new one.
+        // The store is deleted. The next process that opens the store creates a new one.
         fs::remove_file(place.properties()).unwrap();
         place.control().enable("*").unwrap().keep();
         finds(&look(), Topic::Properties, "deleted or replaced");
-        drop(waiting); // Before its ring buffer is dropped.
+        drop(waiting); // The process must end before its ring buffer is removed.
     }
 
     #[test]
@@ -241,8 +242,8 @@ mod cases {
         finds(&report, Topic::State, "publishes no state");
     }
 
-    /// Tests a process that writes only for Perfetto and publishes no state. As on Android, only its environment is
-    /// known, and no pattern in a property would change the result.
+    /// Tests a process that writes only for Perfetto and publishes no state. As on Android, the doctor knows only the
+    /// environment of the process. No pattern in a property would make the process trace.
     #[test]
     fn who_writes_by_perfetto_alone_and_says_nothing() {
         let name = case!({ patient() });
@@ -286,7 +287,7 @@ mod cases {
         let waiting = Waiting::start(&mut place.command(&name), "closed all");
         finds(&examine(waiting.pid()), Topic::State, "closed its descriptors");
 
-        // SAFETY: a child that was not waited for.
+        // SAFETY: the process is a child that was not waited for.
         let stop = |waiting: &Waiting, number| unsafe { libc::kill(waiting.pid().cast_signed(), number) };
         let waiting = Waiting::start(&mut place.command(&name), "");
         assert_eq!(stop(&waiting, libc::SIGSTOP), 0);
@@ -307,7 +308,8 @@ mod cases {
     #[test]
     fn a_descriptor_that_was_closed() {
         let name = case!({ patient() });
-        // Uses a file, because a ring buffer can't be put in the place of another.
+        // Uses a file as the marker, because the fault puts another file in the marker's place, which is impossible in
+        // tracefs.
         let place = Place::file().on();
         is_healthy(&examine(Waiting::start(&mut place.command(&name), "").pid()));
         let waiting = Waiting::start(&mut place.command(&name), "closed");
@@ -325,7 +327,8 @@ mod cases {
         let report = examine(waiting.pid());
         is_healthy(&report);
         let lost = report.findings().iter().find(|it| it.topic == Topic::Lost).expect("a note");
-        // One more event is lost at the start. The state is published at the first, second and fourth lost event.
+        // Four events are lost: the first event of the program, and the three events that the fault `dropped` writes.
+        // The process publishes its state at the first, second and fourth lost event.
         assert!(
             lost.text.contains("at least 4 events") && lost.text.contains("Bad file descriptor"),
             "{report}"
@@ -340,7 +343,7 @@ mod cases {
         let waiting = Waiting::start(&mut place.command(&name), "watched");
         is_healthy(&examine(waiting.pid()));
         drop(place.control().enable("another").unwrap());
-        // The thread that watches may be late.
+        // The thread that watches the properties may notice the change late.
         until("its filter has followed", || {
             let report = examine(waiting.pid());
             report.findings().iter().any(|it| it.topic == Topic::Serial && it.level == Level::Good)
@@ -394,7 +397,7 @@ mod cases {
         let mut plain = place.command_of(&program, &name);
         plain.env("LOOK_AT", waiting.pid().to_string()).uid(65534).gid(65534);
         common::run(&mut plain);
-        // The kernel's own marker, with a separate directory for the properties.
+        // The process uses the kernel's own marker, and a separate directory for the properties.
         let own = place.path("own");
         fs::create_dir(&own).unwrap();
         std::os::unix::fs::chown(&own, Some(65534), None).unwrap();
@@ -413,7 +416,8 @@ mod cases {
     #[test]
     fn a_program_that_is_to_be_started() {
         let name = case!({
-            // `atrace run` records any program, whatever is switched on.
+            // The doctor finds no fault in these cases, because `atrace run` records any program, whatever is switched
+            // on.
             let notes = |program: Option<&str>, text: &str| {
                 let report = examine_program(program);
                 is_healthy(&report);
@@ -432,7 +436,7 @@ mod cases {
     }
 }
 
-/// Situations of a user, each with the line of the doctor's report that helps the user.
+/// Situations of a user, each with the line of the doctor's report that tells the user what to do.
 #[allow(unsafe_code, reason = "descriptors are closed and processes forked as a C program would")]
 mod situations {
     use std::fs;
@@ -459,8 +463,8 @@ mod situations {
         /// The doctor gets no argument.
         Nothing,
         Name(&'static str),
-        /// The doctor gets the name of a running program. The words before the name are the command that starts the
-        /// program.
+        /// The doctor gets the name of a running program. `words` is the command that starts the program, and `does` is
+        /// the program's work.
         Program {
             words: &'static str,
             does: &'static str,
@@ -479,7 +483,8 @@ mod situations {
         && mount -t tmpfs none root/dev && exec chroot root \"$0\" \"$@\"'";
 
     /// The situations. Each entry has the user who calls the doctor, the doctor's argument, the line of the report that
-    /// helps the user, and whether events arrive. No other line of the output may report a fault.
+    /// tells the user what to do, and whether events arrive. The report must contain a fault exactly if events do not
+    /// arrive.
     const SITUATIONS: [(Who, About, &str, bool); 17] = [
         (User, Nothing, "`atrace run -- CMD` records a program by Perfetto, without any rights", true),
         (Root, Nothing, "`atrace run -- CMD` records a program by Perfetto, without any rights", true),
@@ -508,7 +513,7 @@ mod situations {
             "ok    service    the process last reported: ",
             true,
         ),
-        // The marker is for root alone, and the program looks for a recording.
+        // Only root may write to the marker, and the program looks for a recording to which it could connect.
         (User, program("", "watches"), "-> atrace record -a '", false),
         (User, program("", "connects"), "-> atrace record -a '", false),
         (Root, program(WITHOUT_TRACEFS, "watches"), "mount tracefs with: ", false),
@@ -603,7 +608,7 @@ mod situations {
                     let script = format!("exec {words} \"$0\" \"$@\"");
                     let mut command = with(here.cleared("sh".as_ref(), &name));
                     if does == "connects" {
-                        // Not the machine's.
+                        // The program must not find the machine's service.
                         command.env("PERFETTO_PRODUCER_SOCK_NAME", here.path("no-service"));
                     }
                     command.env("DOES", does).args(["-c", &script]).arg(here.path("program"));
@@ -640,7 +645,7 @@ mod situations {
         }
     }
 
-    /// Tests a program that does not run, in an environment in which events go to Perfetto alone.
+    /// Tests the doctor with a program that does not run, in an environment in which events go to Perfetto alone.
     #[test]
     fn run_records_a_program_for_perfetto_alone() {
         let name = case!({});

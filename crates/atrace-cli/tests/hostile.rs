@@ -1,8 +1,8 @@
-//! Tests root's command against hostile users, who attack with the state that they publish, and with names,
-//! locks, truncated files and planted files.
+//! Tests root's command against hostile users, who attack with the published states and the names of their processes,
+//! and with locks, truncated files and planted files.
 //!
-//! Each case runs in a separate mount namespace with a private `/dev/shm` and `/run`. The users have ids that no
-//! system uses. With `ATRACE_LONG_TESTS=1` the storm lasts a minute.
+//! Each case runs in a separate mount namespace with a private `/dev/shm` and `/run`. The users have ids that no system
+//! uses. With `ATRACE_LONG_TESTS=1` the storm (many random attacks at the same time) lasts a minute.
 
 #![cfg(target_os = "linux")]
 
@@ -41,13 +41,12 @@ mod cases {
     const TRUDY: u32 = 64_002;
     /// The id of an honest user.
     const ALICE: u32 = 64_009;
-    /// The ids of users that only the storm uses. Its attackers kill every process of these users, which would
-    /// hit other tests.
+    /// The ids of users that only the storm uses. The storm's attackers kill every process of these users, so no other
+    /// test may have processes of these users.
     const STORM: [u32; 3] = [64_021, 64_031, 64_041];
 
-    /// A test with hundreds of processes holds this lock for writing, so that no other test runs at the same time: the
-    /// command spends at most one second on each user, and the load would use up that second for the users of other
-    /// tests.
+    /// A test with hundreds of processes holds this lock for writing, so that no other test runs at the same time.
+    /// Otherwise the load would slow down the commands of other tests, which spend at most one second on each user.
     static LOAD: RwLock<()> = RwLock::new(());
 
     /// Runs the test case in a separate mount namespace. The case must succeed.
@@ -88,8 +87,8 @@ mod cases {
         }
     }
 
-    /// A directory that every user may enter. It contains the command, this program, and files of root that must stay
-    /// unchanged.
+    /// A directory that every user may enter. It contains the command, this test program, and files of root that must
+    /// stay unchanged.
     struct Here {
         place: tempfile::TempDir,
         canaries: Vec<(PathBuf, Canary)>,
@@ -122,7 +121,7 @@ mod cases {
             self.path("canaries").join(name)
         }
 
-        /// Returns the content and attributes of all of root's files in the directory.
+        /// Returns the content and attributes of root's files.
         fn look(&self) -> Vec<(PathBuf, Canary)> {
             let mut all: Vec<_> = fs::read_dir(self.path("canaries"))
                 .unwrap()
@@ -169,9 +168,9 @@ mod cases {
             Self::in_time(self.command(args).uid(uid).gid(uid))
         }
 
-        /// Runs a command. If the command reports that it could not reach the store of ALICE in time, runs it again, up
-        /// to five times. ALICE does no harm, but on a busy machine, one second for each user may be too short. Returns
-        /// the last run, with the stderr of all runs.
+        /// Runs a command. If the command reports that it could not reach ALICE's store in time, runs the command
+        /// again, at most five times in all. ALICE does not attack, but on a busy machine, the command's limit of one
+        /// second for each user may be too short. Returns the last run, with the stderr of all runs.
         fn in_time(command: &mut Command) -> Ran {
             let mut before = String::new();
             for _ in 0..5 {
@@ -190,7 +189,8 @@ mod cases {
             panic!("ALICE is never asked in time: {before}");
         }
 
-        /// Starts a program of this user under a unique name. The program traces.
+        /// Starts a program that traces, as this user and under the name `argv0`. Returns when the program has written
+        /// an event.
         fn program(&self, uid: u32, case: &str, argv0: &[u8]) -> Attacker {
             let mut command = Command::new(self.path("program"));
             command.arg0(std::ffi::OsStr::from_bytes(argv0));
@@ -228,7 +228,7 @@ mod cases {
     struct Attacker(libc::pid_t, Option<Child>);
 
     impl Attacker {
-        /// Runs `harm` as that user. `harm` calls its argument when it is ready.
+        /// Runs `harm` in a process of the user `uid`. Returns when `harm` has called its argument.
         fn start(uid: u32, harm: impl FnOnce(&dyn Fn())) -> Self {
             let (mut told, mut tell) = std::io::pipe().unwrap();
             // SAFETY: the child ends in the block below. It does not use the locks that it may have inherited, and
@@ -250,9 +250,9 @@ mod cases {
             attacker
         }
 
-        /// Returns whether this process still runs.
+        /// Returns whether the attacker's process still runs.
         fn attacks(&mut self) -> bool {
-            // SAFETY: a child that was not waited for. A null pointer is allowed here.
+            // SAFETY: the process is a child that was not waited for. A null pointer is allowed here.
             unsafe { libc::waitpid(self.0, std::ptr::null_mut(), libc::WNOHANG) == 0 }
         }
 
@@ -265,7 +265,7 @@ mod cases {
         }
     }
 
-    /// The command in the background. Dropping the `Recording` kills the command.
+    /// A command that runs in the background. Dropping the `Recording` kills the command.
     struct Recording(Option<Child>);
 
     impl Recording {
@@ -273,8 +273,9 @@ mod cases {
             Self(Some(here.command(args).spawn().unwrap()))
         }
 
-        /// Starts the command, and waits until it has switched on the programs of all users. On a busy machine, one
-        /// second for each user may be too short. If the command reports this, it is killed and started again.
+        /// Starts the command, and waits until it has switched on the programs of all users. On a busy machine, the
+        /// command's limit of one second for each user may be too short. If the programs are not switched on within 10
+        /// seconds, the command is killed and started again.
         fn start_for_all(here: &Here, args: &[&str], is_on: impl Fn() -> bool) -> Self {
             for _ in 0..5 {
                 let (record, start) = (Self::start(here, args), Instant::now());
@@ -300,7 +301,7 @@ mod cases {
 
         /// Asks the command to end.
         fn stop(self) -> Ran {
-            // SAFETY: a child that was not waited for.
+            // SAFETY: the process is a child that was not waited for.
             assert_eq!(unsafe { libc::kill(self.pid().cast_signed(), libc::SIGINT) }, 0);
             self.end()
         }
@@ -334,7 +335,7 @@ mod cases {
 
     impl Drop for Attacker {
         fn drop(&mut self) {
-            // SAFETY: a child that was not waited for.
+            // SAFETY: the process is a child that was not waited for.
             unsafe {
                 libc::kill(self.0, libc::SIGKILL);
                 if self.1.is_none() {
@@ -358,11 +359,11 @@ mod cases {
         patterns.into_iter().map(|pattern| String::from_utf8(pattern).unwrap()).collect()
     }
 
-    /// Publishes a memory file that looks like the state of a process.
+    /// Publishes a memory file that looks like the published state of a process.
     fn publish(lines: &str) -> RawFd {
         let fd = publish_unsealed(lines);
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: an open descriptor.
+        // SAFETY: the descriptor is open.
         assert_eq!(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) }, 0);
         fd
     }
@@ -395,7 +396,8 @@ mod cases {
         assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
     }
 
-    /// Returns the published state of a process whose marker is this descriptor.
+    /// Returns the text of a published state. It claims that this process writes to the marker by the descriptor
+    /// `marker`.
     fn says(marker: RawFd, properties: &Path) -> String {
         let data = fs::metadata(format!("/proc/self/fd/{marker}")).unwrap();
         let place = fs::read_link(format!("/proc/self/fd/{marker}")).unwrap();
@@ -409,7 +411,7 @@ mod cases {
         )
     }
 
-    /// Checks that the output is lines of printable text.
+    /// Checks that the output consists of lines of printable text.
     #[track_caller]
     fn is_plain(ran: &Ran) {
         for text in [&ran.stdout, &ran.stderr] {
@@ -441,8 +443,8 @@ mod cases {
         }
     }
 
-    /// Tests that root's doctor, where tracefs is not mounted, does not write by the descriptor of a process whose user
-    /// may not write to that marker.
+    /// Tests root's doctor where tracefs is not mounted. The examined process publishes a descriptor of a marker to
+    /// which the process's user may not write. The doctor must not write to the marker by this descriptor, either.
     #[test]
     fn without_tracefs_the_doctor_writes_to_no_descriptor() {
         let name = case!({
@@ -481,7 +483,7 @@ mod cases {
                     publish(&says(fd, &planted));
                     ready();
                 });
-                // On a busy machine there may be no answer in time.
+                // On a busy machine the doctor may get no answer in time.
                 let mut all = (0..20).map(|_| here.atrace(&["doctor", &mallory.pid()]));
                 let ran =
                     all.find(|ran| !ran.stdout.contains("no answer in time")).expect("an answer in time");
@@ -511,7 +513,7 @@ mod cases {
             let ran = here.atrace(&["doctor", &program.pid()]);
             assert!(ran.stdout.contains("WRONG properties"), "{ran:?}");
             assert!(!store(ALICE).exists() || fs::metadata(store(ALICE)).unwrap().uid() == ALICE, "{ran:?}");
-            // Follows the repair that the report suggests.
+            // Makes the repair that the report suggests.
             drop(program);
             let program = here.program(ALICE, &name_of_case(), b"alices-program");
             assert!(here.atrace_of(ALICE, &["on", "alices-program"]).status.success());
@@ -524,7 +526,7 @@ mod cases {
         }
     }
 
-    /// Returns the directories of runs that belong to the user.
+    /// Returns the directories of commands `atrace run` that belong to the user.
     fn runs_of(uid: u32) -> Vec<PathBuf> {
         let entries = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
         let is_theirs = |path: &PathBuf| {
@@ -534,7 +536,8 @@ mod cases {
         entries.filter(is_theirs).collect()
     }
 
-    /// Tests an attacker that creates many directories whose names resemble those of the next runs.
+    /// Tests an attacker that creates many directories whose names resemble those of the directories of the next
+    /// commands `atrace run`.
     #[test]
     fn directories_that_another_user_plants_hold_no_run_up() {
         let name = case!({
@@ -555,7 +558,7 @@ mod cases {
                     fs::create_dir(&planted).unwrap();
                     planted
                 };
-                // They look like directories of killed commands: no process has these ids.
+                // The planted directories look like those of killed commands: no process has the ids in their names.
                 for number in 0..5000 {
                     fs::write(plant((10_000_000 + number).to_string()).join("producers"), "").unwrap();
                 }
@@ -580,8 +583,8 @@ mod cases {
         }
     }
 
-    /// Tests that a command does not remove the directory of another command that still runs. The command is in a
-    /// separate PID namespace, in which the process of the other command does not exist.
+    /// Tests a command in a separate PID namespace while another `atrace run` is running outside of it. The other
+    /// command's process does not exist in the namespace, but its directory must not be removed.
     #[test]
     fn the_directory_of_a_run_stays_while_the_run_lives() {
         let name = case!({
@@ -618,7 +621,8 @@ mod cases {
         }
     }
 
-    /// Tests a user namespace that does not map all users: the kernel shows the same id for all other users.
+    /// Tests a user namespace that does not map all users: in it, the kernel shows the same id for all users that are
+    /// not mapped.
     #[test]
     fn another_users_service_is_not_trusted_for_a_number_of_many() {
         let name = case!({
@@ -634,7 +638,7 @@ mod cases {
                     let listener = UnixListener::bind(&socket).unwrap();
                     fs::set_permissions(&socket, Permissions::from_mode(0o777)).unwrap();
                     ready();
-                    // A trusted service sees the connection end.
+                    // Closes each connection. A command that trusts the service sees this.
                     listener.incoming().for_each(drop);
                 })
             };
@@ -654,7 +658,7 @@ mod cases {
                 common::end_of(command.env("ATRACE_PROPERTIES", store).spawn().unwrap())
             };
             let nobody = 65_534;
-            // Services of the user, of another user, and of root.
+            // Tests services of the command's user, of another user, and of root.
             for (listens, uid, options, is_trusted) in [
                 (MALLORY, ALICE, &["-U"][..], false),
                 (MALLORY, ALICE, &["-U", "--map-user=65534"], false),
@@ -674,7 +678,8 @@ mod cases {
                 assert_eq!(!ran.stdout.contains("it runs as user"), is_trusted, "{case}");
                 fs::remove_file(&socket).unwrap();
             }
-            // A property store with that id is not trusted either, and none is created at the path for that id.
+            // A property store of an unmapped user is not trusted either, and none is created for the id of unmapped
+            // users.
             let ran = common::end_of(unshared(ALICE, &["-U"]).spawn().unwrap());
             assert!(ran.stderr.contains("every user whom this namespace of users does not map"), "{ran:?}");
             assert!(!store(nobody).parent().unwrap().exists());
@@ -687,7 +692,7 @@ mod cases {
     }
 
     /// Tests a service that runs as a special user, as a distribution may configure it, in a directory that only root
-    /// could give to that user.
+    /// could have given to that user.
     #[test]
     fn the_owner_of_the_services_directory_is_trusted_if_only_root_chose_it() {
         const TRACED: u32 = 64_010;
@@ -699,7 +704,7 @@ mod cases {
                 println!("{}", connection_state());
                 std::process::exit(0);
             }
-            let own_name = std::env::var("ATRACE_TEST_CASE").unwrap(); // inherited by the programs
+            let own_name = std::env::var("ATRACE_TEST_CASE").unwrap(); // The programs inherit this variable.
             let (command, program) = ("/run/command", "/run/program");
             common::copy_program(COMMAND, command);
             common::copy_program(std::env::current_exe().unwrap(), program);
@@ -710,7 +715,7 @@ mod cases {
                 chown(path, Some(uid), Some(uid)).unwrap();
                 fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
             };
-            // The sockets are bound by root: a directory's mode may keep the listening user from that.
+            // Root binds the sockets, because the listening user may not be allowed to.
             let listen = |uid, consumers: &str, producers: &str| {
                 let listeners = [consumers, producers].map(|path| {
                     let _ = fs::remove_file(path);
@@ -720,7 +725,8 @@ mod cases {
                 });
                 Attacker::start(uid, move |ready| {
                     for listener in &listeners {
-                        // SAFETY: an open socket. From now on the kernel names this user as the peer.
+                        // SAFETY: the socket is open. From now on, the kernel names this user as the peer of each
+                        // connection.
                         assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 128) }, 0);
                     }
                     ready();
@@ -754,10 +760,11 @@ mod cases {
             let sockets = ["/run/perfetto/traced-consumer.sock", "/run/perfetto/traced-producer.sock"];
             for (run_owner, run_mode, owner, mode, listens, is_trusted) in [
                 (0, 0o755, TRACED, 0o755, TRACED, true),
-                // Not the owner.
+                // The listening user is not the owner of the directory.
                 (0, 0o755, TRACED, 0o755, MALLORY, false),
                 (0, 0o755, 0, 0o755, TRACED, false),
-                // Others could have put the directory there, or mounted their own over it.
+                // Users other than root could have put the directory there, or could have mounted their own directory
+                // over it.
                 (0, 0o1777, TRACED, 0o755, TRACED, false),
                 (0, 0o775, TRACED, 0o755, TRACED, false),
                 (TRACED, 0o755, TRACED, 0o755, TRACED, false),
@@ -775,7 +782,7 @@ mod cases {
                 fs::remove_dir_all(place).unwrap();
             }
             change("/run", 0, 0o755);
-            // A link, although root made it.
+            // A symbolic link is not trusted, although root created it.
             fs::create_dir("/run/elsewhere").unwrap();
             change("/run/elsewhere", TRACED, 0o755);
             std::os::unix::fs::symlink("elsewhere", place).unwrap();
@@ -783,7 +790,7 @@ mod cases {
             check("a link", ALICE, false);
             drop(service);
             fs::remove_file(place).unwrap();
-            // Everybody can listen in `/tmp`.
+            // Every user can listen at a socket in `/tmp`, so a service there is not trusted.
             let _service = listen(TRACED, "/tmp/perfetto-consumer", "/tmp/perfetto-producer");
             check("in /tmp", ALICE, false);
         });
@@ -792,10 +799,11 @@ mod cases {
         }
     }
 
-    /// Tests a user with more processes than the command asks. The processes of other users must still be shown.
+    /// Tests a user who has more processes than the command asks for their states. The processes of other users must
+    /// still be shown.
     #[test]
     fn a_user_of_many_processes_hides_no_other_user() {
-        // More than the command asks, so that this does not depend on its speed.
+        // The command asks fewer processes, so the test does not depend on its speed.
         const MANY: usize = 1500;
         let name = case!({
             let here = Here::new();
@@ -807,11 +815,11 @@ mod cases {
             };
             let mallory = Attacker::start(MALLORY, |ready| {
                 let many = open(Path::new("/dev/null"), libc::O_RDONLY);
-                // SAFETY: an open descriptor. `dup` has no other preconditions.
+                // SAFETY: the descriptor is open. `dup` has no other preconditions.
                 (0..500).for_each(|_| assert!(unsafe { libc::dup(many) } > 0));
                 let (mut told, mut tell) = std::io::pipe().unwrap();
                 for _ in 0..MANY {
-                    // SAFETY: the child publishes a state and sleeps until this process kills it.
+                    // SAFETY: the child publishes a state, and sleeps until it is killed at the end of this process.
                     let child = unsafe { libc::fork() };
                     assert!(child >= 0, "the limit of processes is too low");
                     if child == 0 {
@@ -830,14 +838,15 @@ mod cases {
                 ready();
             });
             let line = format!(": connected, of {}\n", alice.number());
-            // On a busy machine her second may be too short once. Processes of another user never use it up.
+            // On a busy machine, the second that the command spends on ALICE may be too short in one run. The processes
+            // of another user never use up ALICE's second.
             until("hers is told", || {
                 let ran = here.atrace(&["status"]);
                 assert!(ran.status.success(), "{ran:?}");
                 let unasked = format!("(not all processes of user {MALLORY} were asked");
                 ran.stdout.contains(&line) && ran.stdout.contains(&unasked)
             });
-            // A user needs no root to see their own processes.
+            // ALICE sees her own processes without the rights of root.
             until("she is told", || here.atrace_of(ALICE, &["status"]).stdout.contains(&line));
             drop(mallory);
         });
@@ -873,7 +882,8 @@ mod cases {
             assert!(ran.status.success() && ran.stderr.contains("saved out"), "{ran:?}");
             assert!(ran.stderr.contains(&format!("user {MALLORY}: ")), "{ran:?}");
             assert_eq!((patterns(0), patterns(ALICE)), (vec![], vec![]));
-            // The truncated store does not end a command that only reads, and does not hide the other users from it.
+            // The truncated store does not end a command that only reads stores. The command still shows the other
+            // users.
             let ran = here.atrace(&["status"]);
             assert!(ran.status.success() && ran.stdout.contains(&format!("user {ALICE}")), "{ran:?}");
             assert!(ran.stderr.contains(&format!("user {MALLORY}: ")), "{ran:?}");
@@ -905,8 +915,8 @@ mod cases {
                 assert!(ran.stderr.contains("saved out"), "{harm}: {ran:?}");
                 here.is_unharmed();
                 held = ran.pid;
-                // Everything that `run` created is removed, except for what the user put in its place. This happens
-                // at once or, if a busy machine leaves no time, in the next run.
+                // Everything that `run` created is removed, except for files that the user put in its place. This
+                // happens at the end of the run or, if a busy machine leaves no time, in the next run.
                 let own = format!("atrace-run-{}-", ran.pid);
                 let is_left = || {
                     fs::read_dir("/dev/shm").unwrap().flatten().any(|entry| {
@@ -923,7 +933,7 @@ mod cases {
                     !is_left()
                 });
             }
-            // An instance that the last program holds open is removed by a later recording.
+            // A later recording removes the tracefs instance that the last program held open.
             let instances = tracefs::root().unwrap().join("instances");
             until("nothing is held any more", || {
                 let ran = here.atrace(&["run", "--kernel", "-f", "-o", "out", "--", "true"]);
@@ -939,10 +949,11 @@ mod cases {
         }
     }
 
-    /// Checks that the stores of other users are changed, whatever the attacker did to the attacker's own store, and
-    /// that the output reports the failure.
+    /// Checks that the command changes the stores of other users, whatever the attacker did to the attacker's own
+    /// store, and that the command reports its failure to change the attacker's store.
     fn others_go_on(here: &Here, what: &str) {
-        // On a busy machine, the work for a user may take longer than the second that it may take.
+        // On a busy machine, the command's work for ALICE may exceed its limit of one second. Then the command runs
+        // again.
         let atrace = |args: &[&str]| {
             let late = format!("user {ALICE}: ");
             let mut runs = std::iter::repeat_with(|| here.atrace(args)).take(100);
@@ -953,7 +964,7 @@ mod cases {
         assert!(ran.stderr.contains(&format!("user {MALLORY}: ")), "{what}: {ran:?}");
         assert_eq!((patterns(0), patterns(ALICE)), (vec!["one-program".into()], vec!["one-program".into()]));
         let ran = atrace(&["off", "one-program"]);
-        // A late attempt may have succeeded before it was repeated.
+        // If the command was repeated because it was late, the earlier attempt may have succeeded after all.
         assert!(ran.status.success() || ran.stderr.contains("is not switched on"), "{what}: {ran:?}");
         assert_eq!((patterns(0), patterns(ALICE)), (vec![], vec![]), "{what}");
         let ran = atrace(&["record", "-t", "100ms", "-a", "other-program", "--wait", "-f", "-o", "out"]);
@@ -971,7 +982,7 @@ mod cases {
             let mallory = Attacker::start(MALLORY, |ready| {
                 Properties::open_uid(MALLORY).unwrap();
                 let fd = open(&store(MALLORY), libc::O_RDWR);
-                // SAFETY: an open descriptor.
+                // SAFETY: the descriptor is open.
                 assert_eq!(unsafe { libc::flock(fd, libc::LOCK_EX) }, 0);
                 ready();
             });
@@ -1017,7 +1028,7 @@ mod cases {
                 here.is_unharmed();
                 drop(mallory);
             }
-            // A link in the directory's place.
+            // A link has replaced the store's directory.
             let _mallory = Attacker::start(MALLORY, |ready| {
                 let directory = store(MALLORY).parent().unwrap().to_owned();
                 fs::remove_dir_all(&directory).unwrap();
@@ -1038,7 +1049,7 @@ mod cases {
         let name = case!({
             let here = Here::new();
             assert!(here.atrace_of(ALICE, &["on", "hers"]).status.success());
-            // This program created the directory when it was loaded.
+            // This test program created the directory of root's store when it was loaded.
             let _ = fs::remove_dir_all(store(0).parent().unwrap());
             let _mallory = Attacker::start(MALLORY, |ready| {
                 forge_note(store(0).parent().unwrap(), &here);
@@ -1055,8 +1066,9 @@ mod cases {
         }
     }
 
-    /// Creates a folder with a forged note of a process that has ended. The note claims that the process has added
-    /// Alice's pattern, and names a file to which a recording must be saved.
+    /// Creates a folder with a forged note, in which a recording would list what must be done if it is killed. The
+    /// note's process has ended. The note claims that it has added Alice's pattern, and names a file to which its
+    /// recording must be saved.
     fn forge_note(folder: &Path, here: &Here) {
         let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
@@ -1087,8 +1099,8 @@ mod cases {
             assert_eq!(patterns(ALICE), ["hers"]);
             here.is_unharmed();
             drop(mallory);
-            // The same note, written by root, is trusted: the pattern is switched off, and the file is left for
-            // `run`.
+            // The same note, written by root, is trusted: the pattern is switched off, and the note stays until the
+            // next `run`.
             fs::remove_dir_all(folder).unwrap();
             forge_note(folder, &here);
             let ran = here.atrace(&["status"]);
@@ -1120,7 +1132,8 @@ mod cases {
             let ran = here.atrace(&["doctor", &mallory.pid()]);
             assert!(ran.status.code() == Some(1) && ran.stdout.contains("WRONG marker"), "{ran:?}");
             drop(mallory);
-            // A file with the name of a state page, in a file system that only its creator can see.
+            // A FIFO with the name of the memory file of a published state, in a file system that only its creator can
+            // see.
             let mallory = Attacker::start(MALLORY, |ready| {
                 // SAFETY: the arguments are numbers and C strings.
                 unsafe {
@@ -1138,7 +1151,7 @@ mod cases {
                 }
                 ready();
             });
-            // On a busy machine there may be no answer in time.
+            // On a busy machine the doctor may get no answer in time.
             let mut all = (0..20).map(|_| here.atrace(&["doctor", &mallory.pid()]));
             let ran = all.find(|ran| !ran.stdout.contains("no answer in time")).expect("an answer in time");
             assert_eq!(ran.status.code(), Some(1), "{ran:?}");
@@ -1274,8 +1287,8 @@ mod cases {
         }
     }
 
-    /// Tests that only the patterns of a killed recording are removed. Patterns that were on before, or are switched on
-    /// meanwhile, stay on.
+    /// Tests that only the patterns of a killed recording are removed. Patterns that were on before the recording, or
+    /// were switched on during the recording, stay on.
     #[test]
     fn only_what_a_killed_recording_switched_on_is_taken_away() {
         let name = case!({
@@ -1298,8 +1311,8 @@ mod cases {
         }
     }
 
-    /// Tests a user whose store is locked when the next command switches off what a killed recording has left on. A
-    /// later command switches the pattern off in this store only.
+    /// Tests a user whose store is locked while a command switches off the pattern that a killed recording has left on.
+    /// A later command switches the pattern off in this store only.
     #[test]
     fn what_could_not_be_switched_off_is_tried_again() {
         let name = case!({
@@ -1311,15 +1324,15 @@ mod cases {
                 || store(0).exists() && [0, ALICE].iter().all(|uid| patterns(*uid) == ["*/kept"]),
             ));
             let lock = open(&store(ALICE), libc::O_RDWR);
-            // SAFETY: an open descriptor.
+            // SAFETY: the descriptor is open.
             assert_eq!(unsafe { libc::flock(lock, libc::LOCK_EX) }, 0);
             let ran = here.atrace(&["status"]);
             assert!(ran.stderr.contains("not switched off again, user "), "{ran:?}");
             assert!(!ran.stderr.contains("switched off what was left on"), "{ran:?}");
             assert_eq!(patterns(0), [""; 0]);
-            // Root's own pattern, which is on from now on.
+            // Root switches on the same pattern, which must stay on.
             assert!(here.atrace(&["on", "*/kept"]).status.success());
-            // SAFETY: as above.
+            // SAFETY: the descriptor is open.
             assert_eq!(unsafe { libc::flock(lock, libc::LOCK_UN) }, 0);
             let ran = here.atrace(&["status"]);
             assert!(ran.stderr.contains("switched off what was left on"), "{ran:?}");
@@ -1331,8 +1344,8 @@ mod cases {
         }
     }
 
-    /// Tests a user whose process claims to be connected to the service of root's recording, which no process of
-    /// another user can be. Tracing is switched on for the users' programs nevertheless.
+    /// Tests a user whose process claims to be connected to the service of root's recording, although only root's
+    /// processes can connect to that service. The recording must still switch tracing on for the programs of all users.
     #[test]
     fn who_claims_to_be_connected_keeps_nobody_from_being_recorded() {
         let name = case!({
@@ -1358,15 +1371,16 @@ mod cases {
         }
     }
 
-    /// Tests the doctor with more processes of one user than it examines in the second of this user.
+    /// Tests the doctor with a user who has more processes than the doctor can examine in the second that it spends on
+    /// a user.
     #[test]
     fn the_doctor_spends_a_second_on_the_processes_of_a_user() {
         let name = case!({
             let here = Here::new();
             let mallory = Attacker::start(MALLORY, |ready| {
-                // The more descriptors a process has, the longer it takes to find its state.
+                // The more descriptors a process has, the longer the doctor takes to find the process's state.
                 let many = open(Path::new("/dev/null"), libc::O_RDONLY);
-                // SAFETY: an open descriptor. `dup` has no other preconditions.
+                // SAFETY: the descriptor is open. `dup` has no other preconditions.
                 (0..500).for_each(|_| assert!(unsafe { libc::dup(many) } > 0));
                 for _ in 0..1500 {
                     // SAFETY: the child sleeps until its parent ends.
@@ -1392,20 +1406,20 @@ mod cases {
         }
     }
 
-    /// Tests a user who switches a pattern on after a recording has read the stores, and before it adds its patterns.
-    /// Then the recording is killed.
+    /// Tests a user who switches a pattern on after a recording has read the stores, and before the recording adds the
+    /// same pattern. Then the recording is killed.
     #[test]
     fn what_was_switched_on_while_a_recording_began_stays() {
         let name = case!({
             let here = Here::new();
             assert!(here.atrace_of(ALICE, &["status"]).status.success());
-            // The recording blocks while it reports a removed file, because no one reads its output.
+            // The recording blocks when it reports that it has removed a file, because the pipe for its output is full.
             let mut gone = Command::new("true").spawn().unwrap();
             gone.wait().unwrap();
             let leftover = here.path(&format!(".out.{}.atrace", gone.id()));
             fs::write(&leftover, "").unwrap();
             let (mut said, mut say) = std::io::pipe().unwrap();
-            // SAFETY: an open descriptor; the other arguments are numbers.
+            // SAFETY: the descriptor is open; the other arguments are numbers.
             let size = unsafe { libc::fcntl(say.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
             say.write_all(&vec![b' '; usize::try_from(size).unwrap()]).unwrap();
             let args = ["record", "-a", "*/meant", "--wait", "-f", "-o", "out"];
@@ -1413,7 +1427,7 @@ mod cases {
             until("it has looked at the stores", || !leftover.exists());
             assert!(here.atrace_of(ALICE, &["on", "*/meant"]).status.success());
             let lock = open(&store(ALICE), libc::O_RDWR);
-            // SAFETY: an open descriptor.
+            // SAFETY: the descriptor is open.
             assert_eq!(unsafe { libc::flock(lock, libc::LOCK_EX) }, 0);
             let reader = std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
             until("it has written down what it switches on", || {
@@ -1422,7 +1436,7 @@ mod cases {
             });
             drop(record);
             reader.join().unwrap().unwrap();
-            // SAFETY: as above.
+            // SAFETY: the descriptor is open.
             assert_eq!(unsafe { libc::flock(lock, libc::LOCK_UN) }, 0);
             let ran = here.atrace(&["status"]);
             assert!(ran.stderr.contains("was killed: */meant"), "{ran:?}");
@@ -1459,14 +1473,14 @@ mod cases {
             2 => {
                 healthy();
                 if let Ok(file) = File::open(&file) {
-                    // SAFETY: an open descriptor. The lock ends with the descriptor.
+                    // SAFETY: the descriptor is open. The lock ends when the descriptor is closed.
                     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
                     std::thread::sleep(Duration::from_millis(chance.below(3000) as u64));
                 }
             }
             3 => {
                 fresh();
-                // Fails if root's command has made the file meanwhile.
+                // `mkfifo` fails if root's command has created the file in the meantime.
                 let _ = Command::new("mkfifo").arg(&file).stderr(Stdio::null()).status();
             }
             4 => {
@@ -1577,7 +1591,8 @@ mod cases {
                     assert_eq!(ran.status.signal(), None, "{args:?}: {ran:?}");
                     let may_fail = match args[0] {
                         "doctor" => true,
-                        // A late attempt may have succeeded before it was repeated.
+                        // If the command was repeated because it was late, the earlier attempt may have succeeded after
+                        // all.
                         "off" => ran.stderr.contains("\"storm-too\" is not switched on"),
                         _ => false,
                     };

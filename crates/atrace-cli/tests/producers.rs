@@ -1,5 +1,5 @@
-//! Tests producers that send false data to the service: each such producer is disconnected, the others are still
-//! recorded, and the trace stays valid.
+//! Tests producers that send false data to the service: each such producer is disconnected, the other producers are
+//! still recorded, and the trace stays valid.
 
 #![cfg(any(target_os = "linux", target_os = "android"))]
 #![allow(unsafe_code, reason = "memory is mapped and sealed as a C program does it")]
@@ -88,8 +88,8 @@ fn until(mut so: impl FnMut() -> bool) {
 /// A function with which a producer attacks the service.
 type Harm = fn(&mut Producer);
 
-/// Checks that a producer is disconnected because of this fault. The earlier events of this producer, and the events of
-/// other producers, stay in the trace.
+/// Checks that a producer is disconnected because of this fault. The producer's earlier events, and the events of other
+/// producers, stay in the trace.
 fn is_cut_off(what: &str, harm: Harm, expected: Fault) {
     let place = Place::new();
     let mut good = Producer::new(&place);
@@ -204,14 +204,15 @@ fn who_lies_is_cut_off() {
         (
             "it never reads",
             |bad| {
-                // Sends until the socket's buffer is full. Then the service disconnects the producer.
+                // Sends requests without reading the answers, until the socket's buffer is full. Then the service
+                // disconnects the producer.
                 while bad.invoke(11, |_| ()) {}
             },
             Fault::Deaf,
         ),
     ];
-    // At the same time, each with a separate service, because each service waits for the answer of the good producer,
-    // which never comes.
+    // All cases run at the same time, each with a separate service, because each service waits at its end for an answer
+    // that its good producer never sends.
     std::thread::scope(|scope| {
         for (what, harm, expected) in lies {
             scope.spawn(move || is_cut_off(what, harm, expected));
@@ -219,13 +220,14 @@ fn who_lies_is_cut_off() {
     });
 }
 
-/// Tests a producer whose false count of lost events would make the sum of all counts smaller.
+/// Tests a producer that reports a false count of lost events, which would make the sum of all producers' counts
+/// smaller.
 #[test]
 fn a_false_count_of_losses_hides_no_losses_of_others() {
     let place = Place::new();
     let producer = || Producer::of_version(&place, memory(PAGE * PAGES, SEALS), b"atrace test");
     let tells = |producer: &mut Producer, count: u32| {
-        // The count of events for which there was no room.
+        // Stores the count of events that were lost because the memory had no room.
         producer.memory.store(4, count);
         producer.chunk(3, 0, 1, 1, EVENT, COMPLETE);
         assert!(producer.commit(3, 0));
@@ -245,7 +247,7 @@ fn a_count_that_becomes_less_is_a_lie() {
     let place = Place::new();
     let mut bad = Producer::new(&place);
     bad.chunk(1, 1, 1, 3, &[EVENT, EVENT, EVENT].concat(), OPEN);
-    // An open chunk is read from time to time.
+    // The service reads an open chunk from time to time: two of its three events.
     until(|| place.service.as_ref().unwrap().events() == 2);
     bad.chunk(1, 1, 1, 1, EVENT, COMPLETE);
     bad.commit(1, 0);
@@ -254,7 +256,8 @@ fn a_count_that_becomes_less_is_a_lie() {
     assert_eq!((fault(&report), trace.events().len()), (Fault::Count, 2));
 }
 
-/// Tests a complete chunk that the service reads before it is committed, and one that it reads while it is open.
+/// Tests a complete chunk that the service reads before the producer commits the chunk, and an open chunk that the
+/// service reads before the chunk is complete.
 #[test]
 fn a_chunk_that_is_read_twice_counts_once() {
     let place = Place::new();
@@ -306,7 +309,7 @@ fn memory_that_can_change_its_size_is_not_mapped() {
     }
 }
 
-/// Tests shared memory and commits that are full of random bytes for a while.
+/// Tests 50 producers whose shared memory and commits are random.
 #[test]
 fn memory_full_of_chance_harms_nobody() {
     // A packet with a track event: an instant with a name.
@@ -326,7 +329,7 @@ fn memory_full_of_chance_harms_nobody() {
             bad.memory.store(at, next() as u32);
         }
         for page in 0..PAGES {
-            // All chunks are complete, in every layout.
+            // Marks all chunks of the page as complete, in a random layout.
             bad.memory.store(page * PAGE, (next() as u32 & 7) << 28 | 0x0fff_ffff);
         }
         for _ in 0..next() % 8 {
@@ -380,7 +383,7 @@ fn descriptors_that_nobody_asked_for_are_closed() {
         let leads_to = std::fs::read_link(entry.unwrap().path()).unwrap_or_default();
         leads_to.to_string_lossy().starts_with("/memfd:flood")
     };
-    // This connection, and the last that arrived.
+    // At most two descriptors may be open: the test's own, and the last one that the service received.
     assert!(
         std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|it| is_of_flood(it).then_some(())).count()
             <= 2
@@ -404,7 +407,7 @@ fn who_does_not_answer_keeps_nobody_from_ending() {
     let producer = Producer::new(&place);
     producer.chunk(0, 0, 1, 2, &[EVENT, EVENT].concat(), OPEN);
     let (report, trace) = place.end();
-    // The last packet of an open chunk may be incomplete.
+    // The last packet of an open chunk is left out, because it may be incomplete.
     assert_eq!((trace.events().len(), report.cut_off.len()), (1, 0), "{report:?}");
 }
 
@@ -412,7 +415,8 @@ fn who_does_not_answer_keeps_nobody_from_ending() {
 fn packets_that_claim_to_be_others_are_left_out() {
     let place = Place::new();
     let mut producer = Producer::new(&place);
-    // Packets with reserved fields (a user, a sequence, a process), one that is cut, and a good one.
+    // Three packets with fields that only the service may write (a user, a sequence, a process), a cut packet, and a
+    // good one.
     let packets =
         [b"\x02\x18\x00".as_slice(), b"\x02\x50\x05", b"\x03\xf8\x04\x01", b"\x02\x5a\x07", EVENT].concat();
     producer.chunk(0, 0, 1, 5, &packets, COMPLETE);
@@ -421,7 +425,7 @@ fn packets_that_claim_to_be_others_are_left_out() {
     assert_eq!((report.counts.invalid, report.counts.events, trace.events().len()), (4, 1, 1), "{report:?}");
 }
 
-/// Tests that a producer that offers no memory gets memory from the service, of the size that the producer requests.
+/// Tests a producer that offers no memory. The service gives it memory of the size that the producer requests.
 #[test]
 fn who_has_no_memory_is_given_some() {
     let place = Place::new();
@@ -481,7 +485,7 @@ fn the_trace_says_what_it_is_and_how_it_went() {
     place.service.take().unwrap().finish();
     let bytes = std::fs::read(place.directory.path().join("trace")).unwrap();
     let packets: Vec<_> = Reader::new(&bytes).map(|(_, packet)| packet.bytes()).collect();
-    // The packets: clocks, configuration, event, clocks, statistics.
+    // The trace has five packets: clocks, configuration, event, clocks, statistics.
     let says = |packet: usize, field| Reader::first(packets[packet], field).is_some();
     assert_eq!(packets.len(), 5);
     assert!(says(0, 6) && says(1, 33) && says(2, 11) && says(3, 6) && says(4, 35));

@@ -1,5 +1,5 @@
-//! Tests the less usual cases of `atrace run`: where a recording is written, how it is saved after the command
-//! was killed, which signals arrive, and the messages about programs that can't be recorded.
+//! Tests the less usual cases of `atrace run`: where a recording is written, how a recording is saved after its command
+//! was killed, which signals reach the program, and the messages about programs that can't be recorded.
 //!
 //! In these tests, the ids of users other than root are ids that no system assigns.
 
@@ -76,7 +76,7 @@ mod cases {
         owned_link(&victim, &theirs.join("out"), ATTACKER);
         let untouched = || assert_eq!(fs::read_to_string(&victim).unwrap(), "root's");
 
-        // In a directory where a shell's `>` would not follow the link either.
+        // In a sticky directory, a shell's `>` would not follow the link either.
         refused(&end(&mut here.run_to("shared/out", &name, &["--force"])), "is user 64102's, in a directory");
         assert!(fs::symlink_metadata(shared.join("out")).unwrap().is_symlink());
         untouched();
@@ -89,7 +89,8 @@ mod cases {
         untouched();
         let data = fs::symlink_metadata(theirs.join("out")).unwrap();
         assert!(data.is_file() && data.uid() == 0 && data.mode() & 0o777 == 0o600, "{data:?}");
-        // An attacker occupies the names that it can predict. The next name is taken, without waiting.
+        // An attacker creates files at the names that it can predict for the unfinished output. The command uses the
+        // next name, without waiting.
         let script = format!(
             "ln -s {} .out.$$.atrace; ln -s {} .out.$$; exec ../atrace run -o out -- true",
             victim.display(),
@@ -120,7 +121,7 @@ mod cases {
         let home = directory(&here, "home", CALLER, 0o700);
         let roots = directory(&here, "roots", 0, 0o755);
         fs::write(roots.join("victim"), "root's").unwrap();
-        // The named directory has been replaced by another.
+        // A link to root's directory has replaced the named directory.
         owned_link(&roots, &home.join("swapped"), CALLER);
         refused(
             &end(under_sudo(&mut here.run_to("home/swapped/out", &name, &[]))),
@@ -130,7 +131,7 @@ mod cases {
         refused(&end(under_sudo(&mut here.run_to("home/link", &name, &["-f"]))), "Permission denied");
         assert_eq!(fs::read_to_string(roots.join("victim")).unwrap(), "root's");
         assert_eq!(fs::read_dir(&roots).unwrap().count(), 1);
-        // In their own directories, users write as usual, also through their own links.
+        // In their own directories, users write as usual, even through their own links.
         fs::write(home.join("own"), "old").unwrap();
         chown(home.join("own"), Some(CALLER), Some(CALLER)).unwrap();
         owned_link(&home.join("own"), &home.join("to-own"), CALLER);
@@ -146,8 +147,7 @@ mod cases {
         assert!(fs::symlink_metadata(home.join("to-own")).unwrap().is_symlink());
     }
 
-    /// The kernel's buffers that a command has left because it could not save them. Dropping the `Kept` removes the
-    /// buffers.
+    /// The process id of a command that left kernel buffers that it could not save. Dropping the `Kept` removes them.
     struct Kept(u32);
 
     impl Drop for Kept {
@@ -156,7 +156,8 @@ mod cases {
         }
     }
 
-    /// Tests that an unfinished file is removed with the same rights with which it was created.
+    /// Tests that a command under sudo removes an unfinished file with the caller's rights, with which the file was
+    /// created.
     #[test]
     fn under_sudo_nothing_is_removed_that_the_caller_may_not_remove() {
         let name = case!({
@@ -181,8 +182,8 @@ mod cases {
         }
     }
 
-    /// Tests that a program under sudo gets the caller's groups, even groups without a name and groups that no other
-    /// process of the user has.
+    /// Tests that a program under sudo gets the caller's groups, even groups without a name, and groups that none of
+    /// the user's other processes has.
     #[test]
     fn under_sudo_the_program_is_in_the_callers_groups() {
         let name = case!({
@@ -204,8 +205,8 @@ mod cases {
         assert_eq!(fs::metadata(here.path("home/out")).unwrap().uid(), CALLER);
     }
 
-    /// Forks, and returns only in the child, which stays root. The parent takes on the ids of the caller, and ends with
-    /// the same status as the child.
+    /// Forks, and returns only in the child, which stays root. The parent takes on the ids of sudo's caller, and ends
+    /// with the child's exit status.
     fn leave_to_child() -> std::io::Result<()> {
         // SAFETY: the arguments are writable numbers, and a list of three groups.
         unsafe {
@@ -226,7 +227,8 @@ mod cases {
                 && libc::setresgid(CALLER, CALLER, CALLER) == 0
                 && libc::setresuid(CALLER, CALLER, CALLER) == 0;
             libc::write(pipe[1], b".".as_ptr().cast(), became.into());
-            // This includes the pipe by which the starting process learns that the program was executed.
+            // The closed descriptors include the pipe by which the starting process learns that the program was
+            // executed.
             (3..100).for_each(|number| assert!(libc::close(number) < 1));
             let mut status = 0;
             libc::waitpid(child, &mut status, 0);
@@ -250,7 +252,7 @@ mod cases {
                 }
                 _ => {}
             }
-            // Ends without the destructors that a process that traces would run.
+            // Ends the process without running the destructors that a process that traces would run.
             println!("IS OVER");
             // SAFETY: ends this process at once.
             unsafe { libc::_exit(3) };
@@ -270,8 +272,8 @@ mod cases {
         }
     }
 
-    /// Tests a `record` that was killed. Events still go to its buffer, until another command saves and removes the
-    /// buffer.
+    /// Tests a `record` that was killed. Events still go to the killed command's buffer, until another command saves
+    /// and removes the buffer.
     #[test]
     fn a_killed_record_is_saved() {
         let name = case!({});
@@ -314,12 +316,14 @@ mod cases {
         let place = directory(&here, "place", 0, 0o1777);
         let pid = dead();
         let mine = [format!(".out.{pid}.atrace"), format!(".other.{pid}-1f.atrace")];
-        // A file that was written while events arrived is a trace. It gets a name, which the command reports once.
+        // A file that a killed command wrote while events arrived is a valid trace. The next command renames the file,
+        // and reports the new name once.
         let live = format!(".out.{pid}");
         for name in mine.iter().chain([&live]) {
             fs::write(place.join(name), "half").unwrap();
         }
-        // Files of living processes, of other users, and files that are no leftovers.
+        // Files that must stay: those of living processes and of other users, and those that no killed command has
+        // left.
         let kept = [
             format!(".out.{}.atrace", std::process::id()),
             format!(".theirs.{pid}.atrace"),
@@ -349,8 +353,8 @@ mod cases {
         }
     }
 
-    /// Starts the command, and waits until its program has created a file, after writing its events. Returns the
-    /// process of the command, and the process id of the program.
+    /// Starts the command, and waits until the command's program has written its events and then has created the file
+    /// `ready`. Returns the command's process, and the program's process id.
     fn started(here: &Here, command: &mut Command) -> (Child, i32) {
         let ready = here.path("home/ready");
         let _ = fs::remove_file(&ready);
@@ -369,7 +373,7 @@ mod cases {
         let (mut child, program) = started(here, command);
         child.kill().unwrap();
         child.wait().unwrap();
-        // SAFETY: the program that was started. Only init waits for it.
+        // SAFETY: the process is the program that was started. Only init waits for it.
         unsafe { libc::kill(program, libc::SIGKILL) };
         until("the program is gone", || {
             let state = fs::read_to_string(format!("/proc/{program}/stat")).unwrap_or_default();
@@ -394,8 +398,8 @@ mod cases {
             let ran = end(here.atrace(&name).args(["run", "--kernel", "-fo", "next", "--", "true"]));
             assert!(ran.status.success(), "{ran:?}");
         };
-        // The recording is saved to the file and for the user in the note. Another command that runs at this moment
-        // may do it.
+        // The recording is saved to the file, and for the user, that are in the killed command's note. Another command
+        // that runs at this moment may save it.
         let (command, program) = killed(&here, under_sudo(&mut here.run_to("home/saved", &name, &[])));
         assert!(!left_by(command).is_empty());
         until("it is saved", || {
@@ -418,7 +422,7 @@ mod cases {
             !notes.any(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&its)))
         });
 
-        // If another file has that name by now, the recording goes to root's home directory.
+        // If another file has the name of the output by now, the recording is saved in root's home directory.
         let (command, _) = killed(&here, &mut here.run_to("home/ready2", &name, &[]));
         fs::write(here.path("home/ready2"), "mine").unwrap();
         let elsewhere = PathBuf::from(format!("/root/atrace-recording-{command}-0.ftrace"));
@@ -443,8 +447,8 @@ mod cases {
         CAME.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts signals until some time after the first one, or after as many as `SIGNALS` says, and prints how many
-    /// arrived.
+    /// Counts signals until 0.9 seconds after the last awaited signal, and then prints how many signals arrived.
+    /// `SIGNALS` is the number of awaited signals, by default 1.
     fn count_signals() {
         let awaited = std::env::var("SIGNALS").map_or(1, |number| number.parse().unwrap());
         for number in [libc::SIGTERM, libc::SIGINT] {
@@ -456,21 +460,21 @@ mod cases {
             assert_eq!(unsafe { libc::setpgid(0, 0) }, 0);
         }
         say_ready();
-        // Without sleeping: the kernel merges two pending signals of the same number into one.
+        // Does not sleep, because the kernel merges two pending signals of the same number into one.
         let mut end = Instant::now() + Duration::from_secs(100);
         while Instant::now() < end {
             if awaited > 1 && CAME.load(Ordering::Relaxed) == 1 {
                 fs::write("home/came", "").unwrap();
             }
             if CAME.load(Ordering::Relaxed) >= awaited {
-                // Longer than a further signal would take.
+                // This is longer than a further signal would take to arrive.
                 end = end.min(Instant::now() + Duration::from_millis(900));
             }
         }
         println!("CAME {}", CAME.load(Ordering::Relaxed));
     }
 
-    /// Checks how many signals the command's program counted.
+    /// Checks that the command's program counted this number of signals.
     fn counted(child: Child, signals: &str) {
         let ran = common::end_of(child);
         assert_eq!(ran.said("CAME "), [signals], "{ran:?}");
@@ -492,17 +496,17 @@ mod cases {
         let (child, _) = started(&here, &mut here.run(&name, &["-f"]));
         signal(&child, libc::SIGTERM);
         counted(child, "1");
-        // A signal to the program and one to the command are two signals.
+        // If one signal is sent to the program and another to the command, the program gets two signals.
         let (child, program) = started(&here, here.run(&name, &["-f"]).env("SIGNALS", "2"));
-        // SAFETY: the program that was started.
+        // SAFETY: the process is the program that was started.
         assert_eq!(unsafe { libc::kill(program, libc::SIGTERM) }, 0);
         until("the first has come", || here.path("home/came").exists());
         signal(&child, libc::SIGTERM);
         counted(child, "2");
     }
 
-    /// Returns the process by which the command knows that a signal was sent to its group: the command's child that is
-    /// not the program.
+    /// Returns the witness, which is the process by which the command knows that a signal was sent to its process
+    /// group: the command's child that is not the program.
     fn witness(command: &Child, program: i32) -> i32 {
         let is_its = |pid: &i32| {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -529,7 +533,7 @@ mod cases {
             let (child, program) = started(&here, &mut command);
             let witness = is_late.then(|| witness(&child, program));
             let send = |to: i32, number| {
-                // SAFETY: processes that the test has started, and a child that was not waited for.
+                // SAFETY: the processes were started by the test, and the child was not waited for.
                 assert_eq!(unsafe { libc::kill(to, number) }, 0);
             };
             witness.into_iter().for_each(|witness| send(witness, libc::SIGSTOP));
@@ -540,13 +544,14 @@ mod cases {
             }
             counted(child, "1");
         };
-        // In turn: the command waits for a limited time until it knows that the whole group has got the signal.
+        // One after the other, as the command waits only for a limited time until it knows that the whole group got the
+        // signal.
         for number in [libc::SIGTERM, libc::SIGINT, libc::SIGTERM, libc::SIGINT] {
             run(number, false, false);
         }
-        // To a group that the program has left.
+        // Signals a group that the program has left.
         run(libc::SIGTERM, true, false);
-        // The process that reports signals is not scheduled for a while.
+        // Stops the witness (the process that reports signals) for a while.
         run(libc::SIGTERM, false, true);
     }
 
@@ -573,7 +578,7 @@ mod cases {
         let (child, _) = started(&here, &mut command);
         master.write_all(b"\x03").unwrap();
         counted(child, "1");
-        drop(master); // Not earlier: the terminal would have hung up.
+        drop(master); // Not dropped earlier, because the terminal would hang up.
     }
 
     /// Tests a signal that arrives before the program runs. The process that reports signals (the witness) is replaced
@@ -592,7 +597,7 @@ mod cases {
         fs::set_permissions(here.path("atrace (deleted)"), fs::Permissions::from_mode(0o755)).unwrap();
         for number in [libc::SIGINT, libc::SIGTERM] {
             common::copy_program(here.path("moved"), here.path("atrace"));
-            // The running file has no name any more, and the system reports it so.
+            // The file of the running command is unlinked, so the kernel reports its path with " (deleted)" at the end.
             let mut command = here.cleared(Path::new("sh"), &name);
             let script = "exec 9<atrace; rm atrace; exec /proc/self/fd/9 \"$@\"";
             command.args(["-c", script, "sh", "run", "-o", "out", "--", "./program", &name, "--exact"]);
@@ -622,7 +627,8 @@ mod cases {
             return;
         }
         let here = Here::new();
-        // The command examines the program twice a second, and on a busy machine less often: it may miss a short program.
+        // The command examines the program twice a second, and less often on a busy machine, so it may miss a short
+        // program.
         let is_told = |ms: u32| {
             let ran = end(here.run(&name, &["-f"]).env("MS", ms.to_string()));
             assert!(ran.status.success(), "{ran:?}");
@@ -633,7 +639,7 @@ mod cases {
             is_told
         };
         assert!([1000, 4000, 16_000].into_iter().any(is_told), "nothing is told");
-        // A process that never used the marker is not reported.
+        // The command does not report a process that has never used the marker.
         let ran = end(here.run("none", &["-f"]).env("ATRACE_TEST_CASE", "none"));
         assert!(!ran.stderr.contains("closed the descriptor"), "{ran:?}");
     }
@@ -658,7 +664,8 @@ mod cases {
             ("exec setpriv --reuid $1 --regid $1 --clear-groups sleep $0", &became),
             ("exec ./elevated $0", "(./elevated) has elevated rights"),
         ];
-        // The command examines the programs twice a second, and on a busy machine less often.
+        // The command examines the programs twice a second, and less often on a busy machine, so the test tries longer
+        // programs, too.
         for seconds in ["1.5", "6", "24"] {
             let start = |(number, (script, reason)): (usize, (&'static str, _))| {
                 let (mut command, output) = (here.atrace(&name), format!("out.{number}"));
@@ -687,7 +694,7 @@ mod cases {
                 .spawn(|| {
                     for _ in 0..20 {
                         atrace_instant(TAG, "in a thread");
-                        // The kernel learns the thread's name when the thread is switched.
+                        // The kernel records the thread's name when it switches from or to the thread.
                         std::thread::sleep(Duration::from_millis(2));
                     }
                 })
@@ -724,7 +731,8 @@ mod cases {
         assert!(list.contains(&format!("- {pid} 0 0 0 - - - pro_gram pro_gram").as_str()), "{list:?}");
         let message = format!(": tracing_mark_write: I|{pid}|in a thread\n");
         assert_eq!(saved.matches(&message).count(), 20);
-        // The kernel may have forgotten the name: it keeps a limited number for the whole machine.
+        // The kernel may have forgotten the thread's name, because it keeps a limited number of names for the whole
+        // machine.
         assert!(saved.contains("        a_thread-") || saved.contains("           <...>-"), "{saved}");
         assert!(!saved.contains("\nthread-"), "{saved}");
         assert_eq!(saved.matches("|in a child\n").count(), 150);
@@ -743,7 +751,7 @@ mod cases {
         let ran =
             end(here.atrace(&name).args(["run", "--kernel", "-o", &format!("{odd}/out"), "--", "true"]));
         assert!(ran.stderr.contains("can't write to no\\x1b[2J\\x0aprogram/out"), "{ran:?}");
-        // The process that holds the buffer has a hostile name.
+        // The process that holds the recording's buffer open has a hostile name.
         let script = "(unset ATRACE_PROPERTIES; exec -a $'a\\e[2Jb' sleep 60 >/dev/null 2>&1) & echo $! >holder; sleep 0.3";
         let ran = end(here.atrace(&name).args(["run", "--kernel", "-o", odd, "--", "bash", "-c", script]));
         let holder = fs::read_to_string(here.path("holder")).unwrap();
@@ -771,7 +779,7 @@ mod cases {
                 ran.stderr.contains("the output is not whole: No space left on device"),
                 "{args:?}: {ran:?}"
             );
-            // A reader that has closed the pipe is no error.
+            // It is no error if the reader of the output has closed the pipe.
             let (reader, writer) = std::io::pipe().unwrap();
             drop(reader);
             let mut command = here.atrace(&name);

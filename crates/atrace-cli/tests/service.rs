@@ -33,7 +33,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// A directory to which the ordinary user may write, and in which the command records the test case.
+    /// A directory to which the ordinary user may write, and in which the command records the program of the test case.
     struct Place(Here);
 
     impl Place {
@@ -56,7 +56,7 @@ mod cases {
             names
         }
 
-        /// Returns `atrace run -o out … -- program case`, as a user without rights.
+        /// Returns the command `atrace run -o out … -- program case` of a user without special rights.
         fn run(&self, case: &str, options: &[&str]) -> Command {
             let mut command = self.0.atrace(case);
             command.args(["run", "-o", "out"]).args(options).arg("--").arg(self.0.path("program"));
@@ -66,7 +66,7 @@ mod cases {
             command
         }
 
-        /// Reads the trace. Perfetto's own reader must find no fault in it.
+        /// Reads the trace. Perfetto's own reader must find no fault in the trace.
         fn trace(&self, name: &str) -> Trace {
             sound(&self.path(name));
             Trace::open(&self.path(name))
@@ -80,7 +80,7 @@ mod cases {
         }
     }
 
-    /// Checks that Perfetto's own reader finds no error and no loss.
+    /// Checks that Perfetto's own reader finds no error and no loss in the trace.
     fn sound(path: &Path) {
         const FAULTS: &str =
             "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0";
@@ -100,10 +100,10 @@ mod cases {
     }
 
     /// Forks a process that traces and ends at once. Returns the process id, and whether the process was connected
-    /// before the wait of its first event timed out. On a busy machine, the connection may take longer.
+    /// before the wait of its first event timed out (on a busy machine, the connection may take longer than that wait).
     fn forked(name: &str) -> (i32, bool) {
         let mut status = 0;
-        // SAFETY: the child traces, which it may, and ends.
+        // SAFETY: the child only traces, which is allowed after a fork, and ends.
         let child = unsafe {
             let child = common::fork();
             if child == 0 {
@@ -165,7 +165,8 @@ mod cases {
         let name = case!({
             atrace_begin(TAG, "one");
             atrace_end(TAG);
-            // A busy machine may need longer than the time that a first event waits.
+            // Prints 0 if the process was not connected: on a busy machine, the connection may take longer than a first
+            // event waits.
             println!("PID {}", if perfetto::status().sessions() > 0 { common::pid() } else { 0 });
             // SAFETY: no preconditions. The process ends without cleanup on purpose.
             unsafe { libc::_exit(0) };
@@ -200,7 +201,8 @@ mod cases {
                                 std::thread::sleep(Duration::from_millis(1));
                             }
                         }
-                        // The thread stays alive, with a chunk that it has not committed.
+                        // The thread stays alive, with a chunk of the shared memory that it has not committed (passed
+                        // to the service).
                         written.wait();
                         loop {
                             std::thread::park();
@@ -237,19 +239,20 @@ mod cases {
                         atrace_begin(TAG, "tencharact");
                         atrace_end(TAG);
                     }
-                    // The delay of a late round is not made up for at once.
+                    // If a round is late, the next round still begins after a pause of at least 100 µs.
                     let due = Duration::from_millis(round);
                     std::thread::sleep(due.saturating_sub(start.elapsed()).max(Duration::from_micros(100)));
                 }
             };
-            // Joined explicitly, which a scope does not do: the unmatched ends of a thread that ends count as lost.
+            // Joins the threads, because a scope does not wait until they have ended completely. At its end, a thread
+            // counts its unmatched ends of slices as lost.
             let threads = [(); 2].map(|()| std::thread::spawn(body));
             threads.into_iter().for_each(|thread| thread.join().unwrap());
             println!("WRITTEN {}", rounds * 2 * EVENTS);
             println!("LOST {}", perfetto::status().lost());
         });
         let rounds = if is_long() { "10000" } else { "500" };
-        // On a busy machine the service may not run for longer than the memory lasts. Then the losses must be
+        // On a busy machine the shared memory may become full before the service runs. Then the losses must be
         // reported, and the program runs again.
         let place = (0..8).map(|_| Place::new()).find(|place| {
             let ran = end(place.run(&name, &[]).env("ROUNDS", rounds));
@@ -314,13 +317,14 @@ mod cases {
                     atrace_end(TAG);
                 }
             };
-            // Joined explicitly, which a scope does not do: the unmatched ends of a thread that ends count as lost.
+            // Joins the threads, because a scope does not wait until they have ended completely. At its end, a thread
+            // counts its unmatched ends of slices as lost.
             let threads: Vec<_> = (0..THREADS).map(|_| std::thread::spawn(body)).collect();
             threads.into_iter().for_each(|thread| thread.join().unwrap());
             println!("LOST {}", perfetto::status().lost());
         });
         let place = Place::new();
-        // The memory is much smaller than what is written.
+        // The shared memory is much smaller than the events that are written.
         let ran = end(place.run(&name, &[]).env("ATRACE_SHMEM_KB", "512"));
         assert!(ran.status.success(), "{ran:?}");
         let trace = Trace::open(&place.path("out"));
@@ -338,8 +342,8 @@ mod cases {
         packets.filter(|(_, packet)| Reader::first(packet.bytes(), 11).is_some()).count() as u64
     }
 
-    /// Tests a burst of events that begins while the socket thread sleeps. In the test of `--wait`, the shared memory
-    /// is much smaller than the burst.
+    /// Tests a burst of events that begins while the program's socket thread sleeps. In the runs with `--wait`, the
+    /// shared memory is much smaller than the burst.
     #[test]
     fn a_burst_after_silence_is_read_or_counted_and_with_wait_nothing_is_lost() {
         let name = case!({
@@ -368,7 +372,7 @@ mod cases {
             let child = command.env("ATRACE_SHMEM_KB", memory).spawn().unwrap();
             (place, child)
         };
-        // Returns how many events were lost.
+        // Waits for the end of a run, and returns how many events were lost.
         let end = |spans: u64, (place, child): (Place, Child)| {
             let ran = common::end_of(child);
             assert!(ran.status.success() && !ran.stderr.contains("cut off"), "{ran:?}");
@@ -377,12 +381,13 @@ mod cases {
             assert_eq!((written + lost, lost), (2 * spans + 1, number(&ran, "LOST")), "{ran:?}");
             lost
         };
-        // All are silent at the same time.
+        // Starts all programs at once, so that their pauses before the burst pass at the same time.
         let started = all.map(start);
         for (how, started) in all.into_iter().zip(started) {
             let (threads, spans, _, waits) = how;
             let mut lost = end(spans, started);
-            // A thread waits for a second at most. On a busy machine the service may not run for longer than that.
+            // With `--wait`, a thread waits for at most a second. On a busy machine, the service may get no processor
+            // for longer than that.
             for _ in 0..2 {
                 if waits && lost > 0 {
                     lost = end(spans, start(how));
@@ -392,8 +397,8 @@ mod cases {
         }
     }
 
-    /// Tests a loss at the very end of a program: the thread has no chunk left in which it could report the loss, and
-    /// the process ends before a chunk becomes free.
+    /// Tests a loss at the very end of a program: the thread has no chunk of the shared memory left in which it could
+    /// report the loss, and the process ends before a chunk becomes free.
     #[test]
     fn what_a_program_lost_last_is_told() {
         let name = case!({
@@ -403,7 +408,7 @@ mod cases {
                 until("it is connected", || atrace_is_tag_enabled(TAG));
                 let mut written = 0;
                 let mut lost = Vec::new();
-                // The program ends while events are being lost.
+                // Writes until ten losses were seen, so that the program ends while events are being lost.
                 while lost.len() < 10 {
                     let before = perfetto::status().lost();
                     match events.as_str() {
@@ -457,8 +462,8 @@ mod cases {
         }
     }
 
-    /// Tests that slices are nested correctly after a thread has lost hundreds of slices. A guard writes the end even
-    /// of a slice whose begin was lost.
+    /// Tests that slices are nested correctly after a thread has lost hundreds of slices. A slice's guard writes the
+    /// end of the slice even if the begin was lost.
     #[test]
     fn slices_after_a_loss_are_those_that_the_program_made() {
         let name = case!({
@@ -520,7 +525,7 @@ mod cases {
         assert_eq!((seen, open), (expected, Vec::new()));
     }
 
-    /// Runs the command in a mount namespace of its own, in which its output goes to a disk of `kb` KB.
+    /// Runs the command in a separate mount namespace, in which the command's output goes to a disk of `kb` KiB.
     fn on_a_disk(place: &Place, case: &str, kb: u32, options: &str) -> Ran {
         fs::create_dir(place.path("disk")).unwrap();
         let script = format!(
@@ -610,7 +615,7 @@ mod cases {
             for number in 0.. {
                 atrace_instant_args(TAG, format_args!("event {number}"), &[]);
                 if number % 100 == 0 {
-                    // Slow enough that nothing is lost while the service waits for a processor.
+                    // The pauses make the program so slow that nothing is lost while the service waits for a processor.
                     std::thread::sleep(Duration::from_millis(4));
                 }
                 if number == 30_000 {
@@ -640,7 +645,7 @@ mod cases {
             let size = fs::metadata(place.path(name)).unwrap().len();
             assert!((100_000..400_000).contains(&size), "{name}: {size}");
             let events = place.trace(name).events();
-            // The numbers follow each other without a gap.
+            // The numbers of the events in each file follow each other without a gap.
             let numbers: Vec<u32> = names(&events, events[0].pid)
                 .iter()
                 .filter_map(|name| name.strip_prefix("event ")?.parse().ok())
@@ -660,26 +665,26 @@ mod cases {
                 atrace_instant_args(TAG, format_args!("event {number}"), &[]);
                 std::thread::sleep(Duration::from_millis(1));
                 if std::os::unix::process::parent_id() != command {
-                    return; // The command was killed.
+                    return; // The command has been killed.
                 }
             }
         });
         let place = Place::new();
         let mut child = place.run(&name, &[]).spawn().unwrap();
         let live = place.path(&format!(".out.{}", child.id()));
-        // While the file is written, it is complete after each write.
+        // After each write of the command, the file is a complete trace.
         until("there is something", || live.exists() && !Trace::open(&live).events().is_empty());
         child.kill().unwrap();
         let _ = child.wait();
         let events = place.trace(live.file_name().unwrap().to_str().unwrap()).events().len();
         assert!(events > 0);
-        // The directory is removed by the next command of this user: one of this test, or of another test that runs
-        // at the same time.
+        // The killed command's directory is removed by the next command of the same user, which may also be a command
+        // of another test.
         let mut next = place.0.atrace(&name);
         next.args(["run", "-fo", "out", "--", "true"]).current_dir(place.path(""));
         as_user(&mut next);
         let ran = end(&mut next);
-        // The recording gets a name, and the command reports it once.
+        // The command gives the killed command's recording a name, and reports this name once.
         let said = format!("out.2 has the recording of a command (process {}) that ended before", child.id());
         assert!(ran.stderr.contains(&said) && !live.exists(), "{ran:?}");
         assert!(place.trace("out.2").events().len() >= events);
@@ -716,7 +721,7 @@ mod cases {
         assert_eq!(fs::metadata(here.path("out")).unwrap().uid(), USER);
         let events = Trace::open(&here.path("out")).events();
         assert_eq!(events.len(), 1);
-        // As root, without sudo.
+        // Runs the command as root, without sudo.
         command.args([&name]);
         let mut roots = Command::new(command.get_program());
         roots.args(["run", "-fo", "out", "--"]).arg(here.path("program"));
@@ -757,10 +762,10 @@ mod cases {
         }
     }
 
-    /// Makes the command inherit that SIGCHLD is ignored.
+    /// Makes the command start with SIGCHLD ignored.
     fn ignoring_children(command: &mut Command) -> &mut Command {
         let ignore = || {
-            // SAFETY: SIG_IGN is no function.
+            // SAFETY: `SIG_IGN` is valid, and no handler function is installed.
             unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
             Ok(())
         };
@@ -776,8 +781,9 @@ mod cases {
         println!("IGNORED {}", mask >> (libc::SIGCHLD - 1) & 1);
     }
 
-    /// Tests that the command knows the program's end although the kernel would drop the exit statuses of the command's
-    /// children, and that the program inherits what the command inherited.
+    /// Tests a command that inherits that SIGCHLD is ignored, so that the kernel would drop the exit statuses of its
+    /// children. The command must still know how the program ends, and the program must inherit the same setting of
+    /// SIGCHLD.
     #[test]
     fn a_command_that_should_ignore_its_children_still_knows_their_end() {
         let name = case!({
@@ -831,10 +837,10 @@ mod cases {
     /// Overwrites the environment with which this process was started, as a server does that shows its state in `ps`.
     fn overwrite_environment() {
         unsafe extern "C" {
-            // SAFETY: the declaration is that of POSIX: an array of C strings that ends with a null pointer.
+            // SAFETY: this is the declaration in POSIX: an array of C strings that ends with a null pointer.
             static environ: *const *mut libc::c_char;
         }
-        // SAFETY: the calling thread is the only one of this process. The pointers, up to the null pointer, are those of
+        // SAFETY: the calling thread is the only thread of this process. The pointers before the null pointer point to
         // C strings, which nothing reads afterwards.
         unsafe {
             let mut at = environ;
@@ -846,12 +852,13 @@ mod cases {
         assert!(!fs::read_to_string("/proc/self/environ").unwrap().contains("ATRACE_TEST_CASE"));
     }
 
-    /// Tests that a process which outlives the program is found by its connection to the service.
+    /// Tests a process that outlives the program and whose environment is overwritten. The command must find the
+    /// process by its connection to the service.
     #[test]
     fn what_outlives_the_program_without_its_environment_is_recorded() {
         let name = case!({
             let (mut ready, tell) = std::io::pipe().unwrap();
-            // SAFETY: the child traces, which it may, and ends.
+            // SAFETY: the child only traces, which is allowed after a fork, and ends.
             if unsafe { libc::fork() } == 0 {
                 until("it is connected", || atrace_is_tag_enabled(TAG));
                 overwrite_environment();
@@ -880,7 +887,7 @@ mod cases {
     /// starts, or records the program to its end.
     #[test]
     fn a_limit_of_threads_ends_no_recording() {
-        /// A user of whom no other test has processes.
+        /// The id of a user who has no processes in other tests.
         const ALONE: u32 = 64_011;
         let name = case!({});
         if !is_root(&name) {
@@ -968,7 +975,7 @@ mod cases {
     #[test]
     fn programs_that_run_are_recorded_by_a_service_for_a_while() {
         let name = case!({
-            // The program runs until the file is removed, also if the test fails.
+            // The program runs until the file `runs` is removed.
             while Path::new("runs").exists() {
                 drop(begin_scoped_event(TAG, "while it runs"));
                 std::thread::sleep(Duration::from_millis(1));
@@ -977,7 +984,7 @@ mod cases {
         let place = Place::new();
         fs::write(place.path("runs"), "").unwrap();
         let socket = place.path("socket");
-        // The socket of a service that was killed.
+        // Leaves a socket at which no process listens, as a killed service does.
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         let mut program = place.0.cleared(&place.0.path("program"), &name);
         program.args([&name, "--exact", "--nocapture", "--test-threads=1"]).current_dir(place.path(""));
@@ -1005,7 +1012,7 @@ mod cases {
         };
         let said = ask(&["doctor", &program.id().to_string()]);
         assert!(said.contains("the process last reported: Perfetto's service: "), "{said}");
-        // No pattern is switched on, and none is needed.
+        // No pattern is switched on: the session wants the events, so the doctor needs none.
         assert!(said.contains("of a category that a session wants, is in its trace"), "{said}");
         assert!(!said.contains("WRONG"), "{said}");
         let said = ask(&["status"]);
@@ -1018,7 +1025,7 @@ mod cases {
         };
         let own = line(&said).expect(&said);
         assert!(own.ends_with(": connected, 1 sessions (all categories), 0 events lost"), "{said}");
-        // Root examines the process as the program's user.
+        // Root's command examines the process with the rights of the program's user, and reports the same.
         let said = end(place.0.atrace(&name).arg("status")).stdout;
         assert_eq!(line(&said).as_ref(), Some(&own), "{said}");
         signal(&child, libc::SIGINT);
@@ -1040,7 +1047,8 @@ mod cases {
         assert!(common::end_of(program).status.success());
     }
 
-    /// Returns the command `atrace record -fo out …` of an ordinary user, which is itself the service at this socket.
+    /// Returns the command `atrace record -fo out …` of an ordinary user. The command itself is the service at this
+    /// socket.
     fn record_at(place: &Place, socket: &Path, case: &str, options: &[&str]) -> Command {
         let mut record = place.0.atrace(case);
         record.args(["record", "-fo", "out"]).args(options).current_dir(place.path(""));
@@ -1072,8 +1080,8 @@ mod cases {
         assert!(ran.status.success() && !socket.exists(), "{ran:?}");
     }
 
-    /// Tests that the command removes nothing but the socket of a service that is gone: no file, no link, and no socket
-    /// of a service that accepts no more connections. The command does not wait for such a service.
+    /// Tests that the command removes only sockets of services that have ended. It must not remove a file, a link, or
+    /// the socket of a service that accepts no more connections, and it must not wait for such a service.
     #[test]
     fn what_is_no_left_socket_stays() {
         let name = case!({});
@@ -1093,7 +1101,7 @@ mod cases {
         refused("a link");
         assert!(socket.is_symlink() && place.path("left").exists());
         fs::remove_file(&socket).unwrap();
-        // The listener's queue is full.
+        // Fills the listener's queue of connections.
         let listener = UnixListener::bind(&socket).unwrap();
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o777)).unwrap();
         let connect = || atrace_perfetto::socket::Socket::connect(socket.as_os_str(), Trust::Any);
@@ -1131,7 +1139,8 @@ mod cases {
         let mut pids: Vec<_> = events.iter().map(|event| event.pid).collect();
         pids.sort();
         pids.dedup();
-        // Each child's event is there once. A child that was late may have been connected between its two checks.
+        // Each child has at most one event in the trace. A child that counts as late may still have been connected
+        // before its event.
         let in_time = number(&ran, "FORKED") as usize;
         assert_eq!(pids.len(), events.len(), "{ran:?}");
         assert!(in_time > 0 && (in_time + 1..=FORKS + 1).contains(&events.len()), "{ran:?}");

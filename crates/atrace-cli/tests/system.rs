@@ -1,7 +1,7 @@
 //! Tests `atrace record` with the system's service: the command's requests, and its reactions to the service's
 //! behaviour.
 //!
-//! A *stand-in* takes the place of the service. It answers as Perfetto's service does, has the producers and data
+//! A *stand-in* takes the place of the service. It answers as Perfetto's service does, reports the producers and data
 //! sources that a test names, and writes the trace that the test has prepared.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
@@ -39,7 +39,7 @@ mod cases {
         producers: Vec<&'static str>,
         sources: Vec<&'static str>,
         trace: Vec<u8>,
-        /// Whether the service exits as soon as a recording has begun.
+        /// Whether the service exits (closes the connection) as soon as a recording has begun.
         goes: bool,
         /// Whether the service ends a recording as soon as it has begun, as a service does if the disk is full.
         ends: bool,
@@ -51,15 +51,16 @@ mod cases {
         hangs: bool,
         /// Whether the service answers a request to bind with an invalid frame.
         garbles: bool,
-        /// Whether the command gets SIGINT while it waits for the service's reply at the start, and at the end of a
+        /// Whether the command gets SIGINT while it waits for the service's replies at the start and at the end of a
         /// recording.
         interrupts: bool,
-        /// Whether the service, after a recording has begun, sends a descriptor whose `close` takes long.
+        /// Whether the service, after a recording has begun, sends a descriptor whose `close` blocks for a long time.
         lingers: bool,
     }
 
     impl System {
-        /// Serves all connections until the test's process ends. The channel gets the configuration of each session.
+        /// Serves all connections until the test's process ends. The returned channel gets the configuration of each
+        /// session.
         fn serve(self, here: &Here) -> Receiver<Vec<u8>> {
             let listener = UnixListener::bind(here.path("consumers")).unwrap();
             let (sender, receiver) = channel();
@@ -106,14 +107,15 @@ mod cases {
                             }
                             "EnableTracing" => {
                                 enabled = request;
-                                // Not every test reads the configuration.
+                                // Sending fails in tests that do not read the configuration.
                                 let _ = begun.send(Reader::first(arguments, 1).unwrap().bytes().to_vec());
                                 let mut file = File::from(OwnedFd::from(Option::take(&mut file).unwrap()));
                                 file.write_all(&self.trace).unwrap();
                             }
                             name => {
                                 if self.interrupts && ["QueryCapabilities", "Flush"].contains(&name) {
-                                    // Several times, because the command may not wait yet.
+                                    // Sends the signal several times, because the command may not be waiting for the
+                                    // reply yet.
                                     for _ in 0..10 {
                                         // SAFETY: the command runs as long as this test waits for its end.
                                         assert_eq!(unsafe { libc::kill(command, libc::SIGINT) }, 0);
@@ -135,7 +137,7 @@ mod cases {
                                 if self.lingers && name == "QueryCapabilities" {
                                     let file = common::lingering();
                                     socket.send(&[9], Some(std::os::fd::AsRawFd::as_raw_fd(&file)));
-                                    drop(file); // Another descriptor is still open.
+                                    drop(file); // The descriptor that was sent is still open.
                                     while socket.receive(&mut [0; 4096]).is_ok() {
                                         socket.wait(None);
                                     }
@@ -192,8 +194,8 @@ mod cases {
         command
     }
 
-    /// Returns the events and apps that a configuration requests from `linux.ftrace`, or `None` if it does not
-    /// request that source.
+    /// Returns the events and apps that a configuration requests from the data source `linux.ftrace`, or `None` if the
+    /// configuration does not request this data source.
     fn of_kernel(config: &[u8]) -> Option<(Vec<String>, Vec<String>)> {
         let sources = Reader::new(config).filter(|(field, _)| *field == 2);
         let source = |bytes| Reader::first(bytes, 1).unwrap().bytes();
@@ -206,7 +208,7 @@ mod cases {
         Some((texts(1), texts(3)))
     }
 
-    /// Returns a trace of these packets.
+    /// Returns the bytes of a trace that consists of these packets.
     fn trace(packets: &[&dyn Fn(&mut Writer<'_>)]) -> Vec<u8> {
         let mut bytes = vec![0; 4096];
         let mut writer = Writer::new(&mut bytes);
@@ -237,7 +239,8 @@ mod cases {
             assert_eq!(apps, ["*/other"]);
         } else {
             assert_eq!(apps, [""; 0]);
-            // A program that is a producer already is recorded by the service.
+            // A program that is already a producer is recorded by the service, so only the other pattern is switched
+            // on.
             common::until("the other is on", || patterns(&here) == [b"*/other"]);
         }
         signal(&child, libc::SIGINT);
@@ -246,8 +249,8 @@ mod cases {
         assert_eq!(patterns(&here), [b""; 0]);
     }
 
-    /// Tests that the marker's events are requested from the service if a pattern was on before, and that no events of
-    /// the kernel are requested if no pattern is on.
+    /// Tests that the marker's events are requested from the service if a pattern was on before the recording, and that
+    /// no events of the kernel are requested if no pattern was on.
     #[test]
     fn what_is_on_already_is_recorded() {
         let name = case!({});
@@ -264,7 +267,7 @@ mod cases {
             assert!(ran.status.success(), "{ran:?}");
             let kernel = of_kernel(&begun.recv().unwrap());
             let wanted = is_on.then(|| (vec!["ftrace/print".to_owned()], vec![]));
-            // On Android the store is the system's and may have patterns on.
+            // On Android, the system's property store is used, in which patterns may be on.
             assert!(kernel == wanted || cfg!(target_os = "android"), "{kernel:?}");
         }
     }
@@ -277,7 +280,7 @@ mod cases {
         let here = Here::new();
         let trace = trace(&[&|packet| _ = packet.number(10, 1)]);
         System { trace: trace.clone(), goes: true, ..System::default() }.serve(&here);
-        // Without -t the recording would last until a signal.
+        // The command runs without `-t`, so only the service's end can end the recording.
         let ran = end(&mut record(&here, &name, &[]));
         assert_eq!(ran.status.code(), Some(1), "{ran:?}");
         assert!(ran.stderr.contains("saved out"), "{ran:?}");
@@ -285,7 +288,7 @@ mod cases {
         assert_eq!(fs::read(here.path("out")).unwrap(), trace);
     }
 
-    /// Tests a full disk: the service ends the recording, and keeps running.
+    /// Tests a service that ends the recording, as if its disk were full, and keeps running.
     #[test]
     fn what_a_service_wrote_before_it_ended_the_recording_is_saved() {
         let name = case!({});
@@ -323,8 +326,8 @@ mod cases {
         assert!(ran.stderr.contains("the service's reply is too long"), "{ran:?}");
     }
 
-    /// Tests a service that sends an incomplete frame and then nothing: the recording goes on, and the wait for its end
-    /// is limited.
+    /// Tests a service that sends an incomplete frame and then nothing. The recording goes on, and the command waits
+    /// only a limited time for the recording's end.
     #[test]
     fn a_service_that_hangs_is_not_waited_for() {
         let name = case!({});
@@ -378,7 +381,7 @@ mod cases {
         let name = case!({});
         let here = Here::new();
         let told = trace(&[
-            &|packet| _ = packet.number(10, 7).number(42, 1), // A sequence's first packet: nothing can be lost before it.
+            &|packet| _ = packet.number(10, 7).number(42, 1), // The first packet of a sequence: no loss before it.
             &|packet| _ = packet.number(10, 7).number(42, 1),
             &|packet| _ = packet.number(10, 7),
             &|packet| _ = packet.number(10, 7).number(42, 256),
@@ -388,7 +391,7 @@ mod cases {
                     _ = stats.bytes(6, b"power/cpu_idle").bytes(6, b"power/clock_enable")
                 });
             },
-            // The statistics are sent repeatedly; the last ones count.
+            // The service writes statistics repeatedly; only the last ones count.
             &|packet| _ = packet.message(35, |stats| _ = stats.message(1, |buffer| _ = buffer.number(3, 4))),
             &|packet| {
                 packet.message(35, |stats| {
@@ -424,7 +427,7 @@ mod cases {
         assert!(!ran.stderr.contains("lost") && !ran.stderr.contains("overwritten"), "{ran:?}");
     }
 
-    /// Tests that an invalid category is refused before the recording begins, as with the kernel's buffer.
+    /// Tests that an invalid category is refused before the recording begins, as in recordings without a service.
     #[test]
     fn categories_that_are_none_are_refused() {
         let name = case!({});
@@ -441,7 +444,7 @@ mod cases {
         is_refused(run("sched,../sched"), "../sched");
         if let Ok(root) = tracefs::root() {
             is_refused(run("no_such_group"), "no_such_group");
-            // Only events that this kernel has are requested.
+            // The command requests only events that this kernel has.
             let ran = run("sched");
             assert!(ran.status.success(), "{ran:?}");
             let (events, _) = of_kernel(&begun.recv_timeout(Duration::from_secs(30)).unwrap()).unwrap();
@@ -453,7 +456,7 @@ mod cases {
         }
     }
 
-    /// Tests that a user who may not read tracefs gets the message that the names of the events were not checked.
+    /// Tests a user who may not read tracefs. The command must say that it could not check the names of the events.
     #[test]
     fn categories_that_cant_be_seen_are_said() {
         let name = case!({});

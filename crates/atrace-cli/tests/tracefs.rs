@@ -1,7 +1,7 @@
 //! Tests the removal of an instance that another process holds open.
 //!
-//! This is a separate test program with a single test. A child that another thread forks has a copy of each descriptor
-//! until it executes its program. So if other tests ran at the same time, an instance could be busy at any moment.
+//! This is a separate test program with a single test. A forked child has a copy of each descriptor until it executes
+//! its program. So if other tests in this process forked children, an instance could be held open at any moment.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -24,7 +24,7 @@ fn a_busy_instance_is_reported_and_swept_later() {
         Ok(alive) => alive,
         Err(reason) => return common::skipped("a_busy_instance_is_reported_and_swept_later", reason),
     };
-    // The id of a process that is gone: it was waited for.
+    // The process has ended and was waited for, so its id belongs to no process.
     let mut gone = Command::new("true").spawn().unwrap();
     gone.wait().unwrap();
     let orphan = alive.path().with_file_name(format!("{prefix}-{}-0", gone.id()));

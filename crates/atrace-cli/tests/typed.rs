@@ -24,11 +24,11 @@ mod cases {
     use crate::here::{Here, Recording, USER, end, ended_when_told, left_by, signal};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// The name of a thread. It is so long that the kernel cuts it.
+    /// The name of a thread. The kernel keeps only the first 15 bytes of it.
     const THREAD: &str = "its thread with a name of forty letters.";
 
-    /// An event of the kernel: its time, its thread, the number of the field of its kind, and the encoded content of
-    /// that field.
+    /// An event of the kernel: its time, its thread, the number of the protobuf field for its kind of event, and the
+    /// encoded content of this field.
     struct Kernel {
         time: u64,
         thread: u64,
@@ -36,7 +36,7 @@ mod cases {
         message: Vec<u8>,
     }
 
-    /// Returns the number in a field.
+    /// Returns the number in a field, or 0 if the field is missing.
     fn number(message: &[u8], field: u32) -> u64 {
         Reader::first(message, field).map_or(0, |value| value.number())
     }
@@ -46,7 +46,7 @@ mod cases {
         value.map_or(String::new(), |value| String::from_utf8_lossy(value.bytes()).into_owned())
     }
 
-    /// Returns the packets of a trace.
+    /// Returns the packets of the trace file `path`.
     fn packets(path: &Path) -> Vec<Vec<u8>> {
         let trace = fs::read(path).unwrap();
         let mut reader = Reader::new(&trace);
@@ -55,7 +55,7 @@ mod cases {
         packets
     }
 
-    /// Returns the events of the kernel. The events of each CPU are in the order of their times.
+    /// Returns the events of the kernel. Checks that the events of each CPU are in the order of their times.
     fn kernel(packets: &[Vec<u8>]) -> Vec<Kernel> {
         let mut events = Vec::new();
         let mut last = std::collections::HashMap::new();
@@ -66,7 +66,8 @@ mod cases {
                 let (kind, message) = Reader::new(event).find(|(field, _)| *field > 2).unwrap();
                 let (time, thread) = (number(event, 1), number(event, 2));
                 events.push(Kernel { time, thread, kind, message: message.bytes().to_vec() });
-                // The messages to the top-level marker come from another buffer.
+                // Messages to the marker (kind 3) are not checked, because messages to the top-level marker come from
+                // another buffer.
                 if kind != 3 {
                     let last = last.entry(cpu).or_insert(0);
                     assert!(*last <= time, "CPU {cpu}");
@@ -124,30 +125,30 @@ mod cases {
         let pid: u64 = ran.said("PID")[0].parse().unwrap();
         let packets = packets(&here.path("program.pftrace"));
         let events = kernel(&packets);
-        // The clock is that of the other packets.
+        // The kernel's events have the same clock as the other packets.
         assert!(events.iter().all(|it| (start..boot_time()).contains(&(it.time + 10_000_000))));
         let of = |kind| events.iter().filter(move |it| it.kind == kind);
-        // The program's main thread ran, slept with its number as state, and was woken.
+        // The program's main thread ran, slept (its state is given as a number), and was woken.
         assert!(of(4).any(|it| number(&it.message, 6) == pid), "it never ran");
         let slept = of(4).filter(|it| number(&it.message, 2) == pid && number(&it.message, 4) == 1);
         assert!(slept.count() > 0, "it never slept");
         assert!(of(20).any(|it| number(&it.message, 2) == pid), "it was never woken");
         assert!(of(4).all(|it| it.thread == number(&it.message, 2)), "others than who runs switched");
-        // Its thread began, was named, and ended.
+        // The program's second thread began, was named, and ended.
         let thread = of(236).find(|it| text(&it.message, 3) == THREAD[..15]).expect("a name").thread;
         assert!(of(235).any(|it| number(&it.message, 1) == thread && number(&it.message, 3) & 0x10000 != 0));
         assert!(of(238).any(|it| it.thread == thread), "it never ended");
-        // It raised a signal, which is a generic event.
+        // The thread raised a signal, which is a generic event in the trace.
         let raised = of(327).any(|it| it.thread == thread && text(&it.message, 1) == "signal_generate");
         assert!(raised, "it raised no signal");
-        // Other processes are known by their names.
+        // Other processes have their names in the trace.
         let this = u64::from(std::process::id());
         let trees: Vec<_> = packets.iter().filter_map(|packet| Reader::first(packet, 2)).collect();
         let of_this = trees.iter().filter_map(|tree| Reader::first(tree.bytes(), 1)).any(|process| {
             number(process.bytes(), 1) == this && text(process.bytes(), 3).starts_with("typed-")
         });
         assert!(of_this, "this process has no name");
-        // The arguments of the program's events are typed.
+        // In the trace, the arguments of the program's events are typed.
         let slice = packets.iter().filter_map(|packet| Reader::first(packet, 11)).any(|event| {
             Reader::new(event.bytes()).any(|(field, annotation)| {
                 field == 4 && Reader::new(annotation.bytes()).any(|(_, value)| value.number() == 42)
@@ -155,16 +156,17 @@ mod cases {
         });
         assert!(slice, "the slice has no argument");
         assert_eq!(left_by(ran.pid), [""; 0].map(std::path::PathBuf::from));
-        // Perfetto's own reader. Events that the kernel itself did not write are not counted as faults.
+        // Checks the trace by Perfetto's own reader. Context switches that the kernel itself did not write are not
+        // counted as faults.
         const STATES: &str = "SELECT count(*) > 0 FROM thread_state JOIN thread USING (utid) \
             JOIN process USING (upid) WHERE pid = PID AND state = 'STATE'";
         const FAULTS: &str = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') \
             AND value > 0 AND name != 'mismatched_sched_switch_tids'";
-        // Generic events are listed beside the typed ones, with their arguments.
+        // Perfetto's reader lists generic events in the same table as typed events, with their arguments.
         const RAISED: &str = "SELECT count(*) FROM ftrace_event JOIN thread USING (utid) \
             WHERE ftrace_event.name = 'signal_generate' AND extract_arg(arg_set_id, 'sig') = 28 AND tid = TID";
         let raised = RAISED.replace("TID", &thread.to_string());
-        // The thread has its whole name, although the kernel's events have a cut one.
+        // The thread has its whole name, although the name in the kernel's events is cut.
         let named = format!("SELECT count(*) FROM thread WHERE tid = {thread} AND name = '{THREAD}'");
         let of_state = |state| STATES.replace("PID", &pid.to_string()).replace("STATE", state);
         let (runs, sleeps) = (of_state("Running"), of_state("S"));
@@ -240,7 +242,7 @@ mod cases {
         program.args([&*name, "--exact", "--nocapture", "--test-threads=1"]);
         program.env("PERFETTO_PRODUCER_SOCK_NAME", here.path("producers"));
         let program = program.env("ATRACE_PROPERTIES", here.path("properties")).spawn().unwrap();
-        // Ctrl-C ends it when there is something.
+        // Ctrl-C ends the recording when the file has some events.
         let child = record("out", &[]).spawn().unwrap();
         until("there are events", || {
             let hidden = here.path(&format!(".out.{}", child.id()));
@@ -257,13 +259,13 @@ mod cases {
         assert!(bytes.windows(22).any(|it| it == b"of a program that runs"), "{ran:?}");
     }
 
-    /// A program starts before and after tracing by ATrace is switched on for programs without a connection. No event is
-    /// recorded twice, and the only events that are not recorded are those that the command reports as lost.
+    /// Tests a program that starts before, or after, tracing by ATrace is switched on for programs that are not
+    /// connected. No event must be recorded twice, and every event that is not recorded must be reported as lost.
     #[test]
     fn a_program_that_connects_late_is_recorded_once() {
         let name = case!({
             let Ok(word) = std::env::var("WORD") else {
-                // The pattern matches this process, which never connects. It ends when its test does.
+                // This process matches the pattern and never connects. It ends when the test closes its standard input.
                 std::thread::spawn(|| {
                     let start = std::time::Instant::now();
                     while !atrace_is_tag_enabled(TAG) {
@@ -296,7 +298,7 @@ mod cases {
                 command.env("ATRACE_PROPERTIES", here.path("properties"));
                 command
             };
-            // Every recording gets the messages that all programs write to the marker.
+            // The word differs in the two recordings, because each recording gets all programs' messages to the marker.
             let word = format!("late-{is_on}");
             let start = || {
                 let mut program = with(here.cleared(&here.path("program"), &name));
@@ -323,7 +325,7 @@ mod cases {
             drop(idle.stdin.take());
             assert!(common::end_of(idle).status.success());
             let trace = fs::read(here.path("out")).unwrap();
-            // The trace of a busy machine is long, so it is searched once.
+            // The trace of a busy machine is long, so the test searches it only once.
             let found = trace.windows(word.len() + 4).filter_map(|it| {
                 str::from_utf8(it.strip_prefix(word.as_bytes())?.strip_prefix(b" ")?).ok()?.parse().ok()
             });
@@ -331,7 +333,8 @@ mod cases {
             numbers.sort_unstable();
             assert!(numbers.is_sorted_by(|a, b| a < b), "{word}: {numbers:?}, {ran:?}");
             let lost = 200 - numbers.len() as u64;
-            // On a machine that is busy for seconds, events before the connection are lost, and are reported.
+            // On a machine that is busy for seconds, the program's events before its connection are lost. The command
+            // must report these losses.
             assert_eq!(lost, ran.told().1, "{word}: {ran:?}");
             let message = format!("I|{}|{word} ", program.pid);
             let is_marked = trace.windows(message.len()).any(|it| it == message.as_bytes());
@@ -344,7 +347,7 @@ mod cases {
         });
     }
 
-    /// Tests that a recording without all events of the kernel is not called complete.
+    /// Tests that the command does not call a recording complete that lacks events of the kernel.
     #[test]
     fn events_of_the_kernel_that_are_not_in_the_file_are_not_called_complete() {
         let name = case!({});
@@ -372,8 +375,8 @@ mod cases {
     const BREAKS: &str =
         "mount --bind /dev/null $(echo /sys/kernel/tracing/instances/atrace-[rk]e*-PID-*/per_cpu/cpu0/stats)";
 
-    /// Tests recordings whose buffers can't be read or counted any more: what was recorded is saved, and is not called
-    /// complete.
+    /// Tests recordings whose buffers' statistics become unreadable: what was recorded is saved, and the command does
+    /// not call the recording complete.
     #[test]
     fn an_error_does_not_lose_the_recording() {
         let name = case!({});
@@ -418,12 +421,12 @@ mod cases {
         for file in ["text", "text2"] {
             assert!(fs::read_to_string(here.path(file)).unwrap().contains(": sched_switch: "), "{ran:?}");
         }
-        // Only the programs' packets are all there.
+        // Only the programs' packets are reported as complete.
         let whole = ran.stdout.lines().chain(ran.stderr.lines()).filter(|line| line.contains("none lost"));
         assert!(whole.eq(["atrace: 0 events written, none lost"; 2]), "{ran:?}");
     }
 
-    /// Tests that the buffers of a recording stay if the copies of its messages can't be read.
+    /// Tests that a recording's buffers are kept if the buffer with the copies of top-level messages can't be read.
     #[test]
     fn messages_that_cant_be_read_are_kept() {
         let name = case!({});
@@ -434,7 +437,8 @@ mod cases {
             return skipped(&name, "this kernel copies no messages");
         }
         let here = Here::new();
-        // A socket can't be opened.
+        // A socket can't be opened as a file, so the instance's file `trace`, over which the socket is mounted, can't
+        // be read.
         let _socket = std::os::unix::net::UnixListener::bind(here.path("socket")).unwrap();
         let place = "/sys/kernel/tracing/instances/atrace-copies-$PPID-*/trace";
         let script = format!(
@@ -449,7 +453,8 @@ mod cases {
         assert_eq!((kept.len(), here.files()), (2, vec!["socket".to_owned()]), "{ran:?}");
     }
 
-    /// Tests that a program that a script leaves in the background is recorded until it ends, by an ordinary user.
+    /// Tests that an ordinary user's command records a program that a script leaves in the background, until the
+    /// program ends.
     #[test]
     fn what_outlives_the_program_is_recorded() {
         let name = case!({
@@ -492,7 +497,7 @@ mod cases {
         assert_eq!(ran.status.code(), Some(7), "{ran:?}");
         assert!(ran.stderr.contains("still runs"), "{ran:?}");
         assert!(recorded("sh.pftrace"), "{ran:?}");
-        // The second run has its own file. A signal ends the recording, not the program.
+        // The second run saves to another file. A signal to the command ends the recording, but not the program.
         let mut child = run(&format!("STAYS= {script}")).spawn().unwrap();
         let mut said = BufReader::new(child.stdout.take().unwrap());
         let (mut line, mut late) = (String::new(), 0);
@@ -505,7 +510,7 @@ mod cases {
         assert!(told.any(|line| line.contains(ended)), "the end of the script is not told");
         signal(&child, libc::SIGINT);
         until("the command has ended", || child.try_wait().unwrap().is_some());
-        // Its output is open as long as the program lives.
+        // The command's output stays open as long as the program lives, so the program is killed.
         // SAFETY: the process was just seen to run, and ends after ten minutes at the earliest.
         let lives = unsafe { libc::kill(late, libc::SIGKILL) };
         let told = told.collect::<Vec<_>>().join("\n");

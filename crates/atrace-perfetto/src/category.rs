@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn sessions_choose_tags_by_name() {
         let a = of(&["always", "am", "audio", "app", "adb", "aidl"]);
-        // `crates/real-service/tests/options.rs` compares these with the SDK.
+        // `crates/real-service/tests/options.rs` compares the same cases with the SDK.
         let cases: [(&[&str], &[&str], u64); 14] = [
             (&[], &[], ALL),
             (&["app", "view"], &[], ALL),

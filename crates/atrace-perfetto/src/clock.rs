@@ -214,7 +214,7 @@ mod tests {
     fn a_count_is_scaled_near_its_anchor_only() {
         let anchors = Anchors::new();
         assert_eq!(anchors.scale(|| 0), None);
-        // Half a nanosecond per tick.
+        // A tick of the counter takes half a nanosecond.
         anchors.set(1000, 5_000, 1 << (SHIFT - 1));
         assert_eq!(anchors.scale(|| 1000), Some(5_000));
         assert_eq!(anchors.scale(|| 3001), Some(6_000));
@@ -230,7 +230,7 @@ mod tests {
         let mut speed = Speed::default();
         assert_eq!(speed.learn(0, 1_000), 0);
         assert_eq!(speed.learn(1_000, 2_000), 0);
-        // 19.2 MHz, later slewed by 300 parts per million.
+        // The counter runs at 19.2 MHz. Later the system's clock is slewed by 300 parts per million.
         let per_tick = |ns: u64, ticks: u64| ((u128::from(ns) << SHIFT) / u128::from(ticks)) as u64;
         let known = speed.learn(19_200_000, 1_000_001_000);
         assert_eq!(known, per_tick(1_000_000_000, 19_200_000));
@@ -243,16 +243,17 @@ mod tests {
         assert_eq!(speed.learn(19_200_000 * 60, 90_000_000_000), 0);
     }
 
-    /// Tests that the error of a timestamp stays near that of a pair, also soon after the first anchor.
+    /// Tests that the error of a timestamp stays near the error of a pair (a count and a time that are read together),
+    /// also soon after the first anchor.
     #[test]
     fn the_error_of_the_speed_does_not_add_up() {
         const ERROR: i64 = 50;
-        // Every other look finds a time that is too late, and the others find one that is too early.
+        // The times that are read are alternately too early and too late.
         let error = |ticks: u64| if (ticks / 4_000_000).is_multiple_of(2) { -ERROR } else { ERROR };
         let (mut speed, mut ticks) = (Speed::default(), 1_000_000_000);
         speed.learn(ticks, ticks.wrapping_add_signed(error(ticks)));
         while ticks < 60_000_000_000 {
-            // A tick takes a nanosecond. The socket thread looks every 4 ms.
+            // A tick takes a nanosecond. The socket thread looks every 4 ms whether the next pair is due.
             let mut since = 4_000_000;
             while since <= speed.interval() {
                 since += 4_000_000;
@@ -267,8 +268,8 @@ mod tests {
         }
     }
 
-    /// Tests that a timestamp lies between two times of the system's clock that are read before and after it, or at
-    /// most 50 µs outside, whatever the counter does.
+    /// Tests that a timestamp is at most 50 µs before the system's time that is read just before it, and at most 50 µs
+    /// after the system's time that is read just after it, whatever the counter does.
     #[test]
     #[cfg_attr(miri, ignore = "no clock of the time since the start of the machine")]
     fn now_is_the_systems_time() {

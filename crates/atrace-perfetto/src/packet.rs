@@ -385,11 +385,12 @@ mod tests {
         }
     }
 
-    /// Returns the packets of a chunk between two addresses.
+    /// Returns the packets that a chunk contains between two addresses.
     pub(crate) fn packets(start: *const u8, end: *const u8) -> Vec<Vec<u8>> {
         // SAFETY: the chunk's writer has written these bytes.
         let bytes = unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) };
-        // With a key before it, a packet and its length are a field of a `Trace`.
+        // The bytes are packets, each after its length. With a key before it, a length and its packet are a field of a
+        // `Trace` message.
         let mut packets = Vec::new();
         let mut rest = bytes;
         while !rest.is_empty() {

@@ -611,8 +611,8 @@ mod tests {
         }
         assert_eq!(shared.lost.load(Ordering::Relaxed), 24_000);
 
-        // A child has no session. A thread that forked in the middle of an event continues it; the slots of other
-        // threads are free.
+        // A forked child has no session. If the thread that forked was in the middle of an event, it continues the
+        // event. The slots of all other threads are free.
         let guard = POOL.pin();
         let other = POOL.layout().map(|layout| {
             layout.ever.fetch_max(8, Ordering::AcqRel);
@@ -630,27 +630,28 @@ mod tests {
         }));
         drop(guard);
 
-        // A thread that forked just before it was pinned keeps its slot, and the thread that closes a session finds
-        // this slot.
+        // If a thread forked just before it was pinned, it keeps its slot in the child, and the thread that closes a
+        // session finds this slot.
         assert!(holds_in_child(|| {
             POOL.renew();
             POOL.shared().is_some_and(|shared| shared.threads.load(Ordering::Relaxed) as usize > own_slot())
         }));
 
         if std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1) {
-            // The two threads below would hardly ever meet.
+            // On one processor, the two threads below would hardly ever access the slot at the same time.
             let _ =
                 std::io::Write::write_all(&mut std::io::stderr(), b"skipped in part: one processor only\n");
             return;
         }
         // The event of a thread whose slot is freed before the thread is pinned counts as lost. A child frees such a
-        // slot if a signal handler has forked at that moment; here another thread does so. The slot changes, because a
-        // thread that has just ended may still have had the first one.
+        // slot if a signal handler has forked at that moment; here another thread frees the slot. The slot may change,
+        // because a thread that has just ended may still have had the first slot.
         POOL.end_thread(own_slot(), |_, _| ());
         let (layout, lost) = (POOL.layout().unwrap(), shared.lost.load(Ordering::Relaxed));
         let (is_over, slot) = (AtomicBool::new(false), std::sync::atomic::AtomicUsize::new(0));
         std::thread::scope(|scope| {
-            // In turns on one processor, this thread would hardly find the slot between the two steps.
+            // The two threads run on two processors. If they took turns on one, the slot would hardly be freed after
+            // `pin` has found it and before `pin` has pinned it.
             run_on_one(true);
             scope.spawn(|| {
                 run_on_one(false);
@@ -682,7 +683,7 @@ mod tests {
         assert_eq!(memory.lost(Loss::Early), 1);
         shared.early.lose(0);
         assert_eq!((memory.lost(Loss::Early), memory.lost(Loss::NotPinned)), (2, 0));
-        // If the service does not accept this memory, the next one has the count.
+        // If the service does not accept this memory, the next memory gets the count.
         shared.early.take_back(arena);
         assert_eq!((memory.lost(Loss::Early), shared.early.has_unpublished()), (0, true));
         set_arena(Some(arena));
@@ -713,7 +714,7 @@ mod tests {
         assert!(child >= 0);
         if child == 0 {
             let holds = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
-            // SAFETY: as above.
+            // SAFETY: no preconditions; ends the child at once.
             unsafe { libc::_exit(i32::from(!holds)) };
         }
         let mut status = 0;

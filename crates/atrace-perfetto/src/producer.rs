@@ -665,7 +665,8 @@ mod tests {
         let site = Site::new(Some(&NUMBER), "site", 3, &Nowhere);
         let track = Track::of(TrackKey::named(Type::Begin, 7), "track");
         let call = Call { site: &site, flow: 0, args: &[] };
-        // The first one makes the state; the next ones are written at once; the last ones have a time of their own.
+        // The first event also writes the incremental state, and the next two events take the fast path. The last two
+        // events have a time of their own.
         for time in [0, 0, 0, clock::now(), 1] {
             assert_eq!(write_as::<TracedOnTrack>(&track, 1, None, (time, &call)), written, "{time}");
         }
@@ -713,7 +714,7 @@ mod tests {
         let track = Track::of(TrackKey::named(Type::Begin, 7), "track");
         let start = clock::now();
         let future = start + 10_000_000_000;
-        // The first ones make the state, so that the last ones take the fast path.
+        // The first events write the incremental state, so that the last ones take the fast path.
         for time in [0, 0, 0, future] {
             let call = Call { site: &site, flow: 0, args: &[] };
             assert!(write_as::<TracedOnTrack>(&track, 1, None, (time, &call)).is_some());
@@ -727,8 +728,8 @@ mod tests {
         for chunk in arena.take_completed() {
             arena.read(&chunk, |Part { bytes, .. }| {
                 let number = |field| Reader::first(bytes, field).map_or(0, Value::number);
-                // A time of its own (of the clock in field 58), or the time since the last packet of the sequence's
-                // clock, which begins with the state (field 13).
+                // A packet has either a time of its own (of the clock in field 58), or the time since the last packet
+                // on the sequence's clock. That clock begins with the state (field 13).
                 let (is_own, is_state) = (number(58) == 6, number(13) & 1 != 0);
                 let time = if is_own { number(8) } else { last + number(8) };
                 if !is_own || is_state {
@@ -745,7 +746,7 @@ mod tests {
         assert!((start..=end).contains(&now), "{start} {times:?} {end}");
     }
 
-    /// Tests that no event is too long for a small chunk that begins with the longest state, and yet gets one.
+    /// Tests that an event gets a small chunk only if it fits into that chunk after the longest state.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn the_first_event_of_a_thread_fits_whatever_its_length() {
@@ -770,7 +771,7 @@ mod tests {
         arena.retire();
     }
 
-    /// Tests that a child which the C library has not created counts its lost events in its own memory.
+    /// Tests that a child that was created without the C library counts its lost events in its own memory.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn the_child_of_a_bare_clone_counts_nothing_for_its_parent() {
@@ -805,7 +806,8 @@ mod tests {
         arena.retire();
     }
 
-    /// Tests a process whose socket thread can't be started: events try again for some time, and then are off.
+    /// Tests a process whose socket thread can't be started: events try for some time to start the thread, and after
+    /// that the tags are off.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn a_thread_that_never_starts_keeps_no_tag_on() {
@@ -817,14 +819,14 @@ mod tests {
         let tags = || shared.tags.load(Ordering::Relaxed);
         assert!(!link(|| Err(Errno(libc::EAGAIN))));
         assert_eq!(tags() & (ASK | 1), ASK | 1);
-        // As if the first attempt had been long ago.
+        // Moves the time of the first attempt back, as if that attempt had been long ago.
         FAILED.fetch_sub(RETRIES_NS, Ordering::Relaxed);
         assert!(!link(|| Err(Errno(libc::EAGAIN))));
         assert_eq!(tags() & !COMPARE, 0);
     }
 
-    /// Each session gets all events that it wants, with the same fields, and in the same order, whichever path writes
-    /// them.
+    /// Tests that each session gets all events that it wants, with the same fields, and in the same order, whichever
+    /// path writes them.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn several_sessions_get_the_same_events() {
@@ -880,7 +882,7 @@ mod tests {
         assert_eq!([first, last], [of_round(0), of_round(1)]);
     }
 
-    /// Tests an event for which `write_several` has found a session that was closed since.
+    /// Tests an event for which `write_several` has found a session, and the session was closed after that.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn an_event_counts_if_its_session_went_with_the_connection() {
@@ -925,7 +927,8 @@ mod tests {
         let long = Event { name: Some(&name), track, args: &args, ..Event::new(Type::Begin, 1) };
         let by_site = Event { name: None, whole_args, ..long };
         let value = Some(Amount::Whole(5));
-        // The numbers of the fields of each event: the name (interned: 10), the callsite's metadata, and the rest.
+        // The numbers of the expected fields of each event: the name (23, or 10 if it is interned), the callsite's
+        // metadata, and the rest.
         let events = [
             (Event { site: plain, ..long }, &[23, 4][..]),
             (Event { site: known, time: 5, ..long }, &[23, 3, 34, 4, 4]),

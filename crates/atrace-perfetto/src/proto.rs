@@ -340,7 +340,8 @@ mod tests {
             assert_eq!(reader.is_whole(), ends.contains(&cut), "{cut}");
             assert_eq!(read, ends.iter().filter(|end| **end > 0 && **end <= cut).count());
         }
-        // A length beyond all memory, a field without a number, an endless varint, a group.
+        // The wrong messages: a length larger than any memory, a field without a number, an endless varint, and a
+        // group.
         for bytes in [&b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"[..], b"\x00\x01", &[0xff; 12], b"\x0b"]
         {
             let mut reader = Reader::new(bytes);

@@ -1,12 +1,13 @@
-//! Tests of source files that the loom models include, because such files can't contain tests; and what tests of several
-//! files use.
+//! Tests of the source files that the loom models include (such files can't contain tests), and functions that tests of
+//! several files use.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::abi::*;
 
-/// Starts the test once more in a process of its own, because the pool is shared by a whole process. Returns
-/// whether the present process is that process, and so must do the test. The process has a name of the maximum length.
+/// Starts the test once more in a new process, because all tests of a process share the pool. Returns true in the new
+/// process, which must do the test, and false in the process that has started it. The new process has a name of the
+/// maximum length.
 pub(crate) fn is_alone(test: &str) -> bool {
     const ALONE: &str = "ATRACE_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {

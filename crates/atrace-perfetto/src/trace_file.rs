@@ -118,7 +118,7 @@ mod tests {
         file.set_len(SIZE as u64).unwrap();
         // SAFETY: the arguments are numbers.
         assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_GROW) }, 0);
-        // The clone has the same position.
+        // The clone shares the position in the file with `file`.
         let mut trace = TraceFile::new(file.try_clone().unwrap());
         trace.write(b"whole").unwrap();
         trace.write(&vec![0; SIZE]).unwrap_err();

@@ -89,7 +89,7 @@ impl UnmatchedEnds {
 mod tests {
     use super::*;
 
-    /// Tests the ends against a model, a stack of all slices, while chunks are sometimes free and sometimes not.
+    /// Compares the ends with a model, which is a stack of all slices. Chunks are sometimes free and sometimes not.
     #[test]
     fn ends_are_those_of_the_begins_that_were_written() {
         let mut seed = 1_u64;

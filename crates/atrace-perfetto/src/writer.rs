@@ -654,8 +654,7 @@ mod tests {
     /// writer.
     fn open(options: u32) -> (&'static Arena, &'static Session, Box<Writer>) {
         #[expect(unsafe_code, reason = "outside of tests both are in zeroed mapped memory")]
-        // SAFETY: zeroes are valid for both: numbers and an empty `OnceRef` in one, and `Plain` says so of the
-        // other.
+        // SAFETY: zeroes are valid for both: `Shared` has numbers and an empty `OnceRef`, and `Writer` is `Plain`.
         let (shared, writer): (Box<Shared>, Box<Writer>) =
             unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
         let shared = Box::leak(shared);
@@ -690,7 +689,8 @@ mod tests {
         arena.retire();
     }
 
-    /// Tests that a chunk is left only when it has no room for the event itself, if the reader has its definitions.
+    /// Tests that the writer leaves a chunk only when the chunk has no room for the event itself, if the reader has the
+    /// event's definitions.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn no_room_is_kept_for_definitions_that_the_reader_has() {

@@ -1,5 +1,5 @@
-//! Measures how far the timestamps of this crate are from the system's clock, if the clock gets a new anchor once a
-//! second. The socket thread makes anchors at the same interval.
+//! Measures how far the timestamps of this crate are from the system's clock, if this crate's clock gets a new anchor
+//! (a reading of the system's clock) once a second. The socket thread makes anchors at the same interval.
 //!
 //! This is a separate test program, because anchors that other tests make would improve the result.
 #![cfg(not(no_tracing))]
@@ -31,7 +31,8 @@ fn it_stays_within_a_microsecond() {
         // The clock is farthest off just before an anchor. On a busy machine an anchor may be late, and then nothing is
         // promised.
         if speed.is_settled() && !speed.is_due(since / 2) {
-            // Takes the reading between the two nearest readings of the system's clock, because nothing interrupted it.
+            // Uses the try in which the two readings of the system's clock are nearest to each other, because nothing
+            // interrupted that try.
             let tries = (0..10_000).map(|_| (asked(), now(), asked()));
             let (before, now, after) = tries.min_by_key(|(before, _, after)| after - before).unwrap();
             assert!(before - OFF_MAX_NS <= now && now <= after + OFF_MAX_NS, "{before} {now} {after}");

@@ -140,7 +140,7 @@ impl Estimate {
 mod tests {
     use super::*;
 
-    /// A source of random numbers that are the same in each run.
+    /// A generator of pseudorandom numbers, which are the same in each run of the tests.
     struct Random(u64);
 
     impl Random {
@@ -156,8 +156,8 @@ mod tests {
         }
     }
 
-    /// Returns the fraction of simulations in which the interval contains the true value. `time` returns the duration
-    /// of a simulated call.
+    /// Returns the fraction of simulations in which the estimate's interval contains the true sum of the calls' times.
+    /// `time` returns the duration of a simulated call.
     fn coverage(calls: usize, mut time: impl FnMut(&mut Random) -> f64) -> f64 {
         const FIRSTS: usize = 16;
         let rounds = if cfg!(miri) { 2 } else { 1000 };
@@ -218,7 +218,8 @@ mod tests {
                 if random.uniform() >= 1.0 / 16.0 {
                     continue;
                 }
-                // Chooses the samples whose processor time is read, in the same way as the meter.
+                // Chooses the samples whose processor time is read, by the same rule as the meter, which measures calls
+                // in real programs.
                 let longs = sampled.longs + sampled.long.number;
                 let reads = (with + without) % 2 == 1 && with < without / 32 + 8 * longs;
                 let sample = if is_long { &mut sampled.long } else { &mut sampled.short };
@@ -254,7 +255,7 @@ mod tests {
         let short = Sample { number: 2, sum: 30.0, squares: 500.0 };
         let all = Sampled { calls: 2, short, ..Sampled::default() };
         assert_eq!(all.estimate(), Estimate { sum: 30.0, half: 0.0 });
-        // One of four calls is long.
+        // One of the four sampled calls is long.
         let short = Sample { number: 4, sum: 30.0, squares: 300.0 };
         let long = Sample { number: 2, sum: 200.0, squares: 20_000.0 };
         let both = Sampled { calls: 1000, short, longs: 1, long, ..Sampled::default() }.estimate();
@@ -267,11 +268,11 @@ mod tests {
     #[test]
     fn few_equal_or_once_read_calls_are_not_exact() {
         assert!(student(1.0) > 63.0 && student(4.0) > student(5.0), "{} {}", student(4.0), student(5.0));
-        // A coarse clock shows the same number of ticks twice.
+        // A coarse clock shows the same number of ticks for both samples, although their times may differ.
         let short = Sample { number: 2, sum: 6.0, squares: 18.0 };
         let equal = Sampled { calls: 1000, short, ..Sampled::default() }.estimate();
         assert!(equal.sum == 3000.0 && equal.half > 1000.0, "{equal:?}");
-        // The only long call was one whose processor time was read, so it is not counted among the others.
+        // The processor time of the only long call was read, so this call is not among the 33 short samples.
         let short = Sample { number: 33, sum: 19_800.0, squares: 11_880_000.0 };
         let long = Sample { number: 1, sum: 1e5, squares: 1e10 };
         let once = Sampled { calls: 4400, short, long, ..Sampled::default() }.estimate();

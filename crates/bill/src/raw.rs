@@ -276,10 +276,10 @@ mod tests {
         assert_eq!(read_process, process);
         assert_eq!(callsites[0], (callsite, Call::ALL.map(measured)));
         assert_eq!(callsites[1].0, Callsite::default());
-        // A file that was cut can be read only if it ends after the process or after a callsite.
+        // A file that was cut can be read only if the cut is after the data of the process or after a callsite.
         let whole = |end: &usize| read(&bytes[..*end]).is_some();
         assert_eq!((0..bytes.len()).filter(whole).count(), 2);
-        // No changed byte makes the reader panic.
+        // The reader must not panic, whichever byte of the file is changed.
         for at in 0..bytes.len() {
             for value in [0, 7, 0x80, 0xff] {
                 let mut changed = bytes.clone();

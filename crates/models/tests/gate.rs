@@ -1,4 +1,4 @@
-//! Model of the gate: atrace/src/gate/word.rs.
+//! Model of the gate, which each event checks to learn which tags are enabled: atrace/src/gate/word.rs.
 
 mod common;
 use common::{leak, model, sync};
@@ -152,7 +152,7 @@ fn tags_read_before_the_serial_are_old() {
 }
 
 /// Models a property that is created between the reads of two threads. Later the serial of the whole store gets the
-/// value that the property's serial had at first, so that a gate with the wrong word would see no change.
+/// value that the property's serial had at first, so that a gate that compares the wrong serial would see no change.
 fn the_word_compared_is_that_of_the_serial(read: fn(&World)) {
     model(3, move || {
         let world = world(0);
@@ -180,7 +180,8 @@ fn a_word_set_outside_the_claim_is_that_of_another_serial() {
     the_word_compared_is_that_of_the_serial(World::read_as_it_was);
 }
 
-/// Models a change that changes no serial. The change is noticed because the program announces it.
+/// Models a change of a value without a change of a serial. The change is noticed because the program makes the gate
+/// read the value again.
 fn the_slower_reader_does_not_overwrite(publish: fn(&World)) {
     model(3, move || {
         let world = world(2);

@@ -1,4 +1,6 @@
-//! Model of the claims of lives: `atrace-subscriber/src/span_store/claim.rs`, with the slots of the spans.
+//! Model of claims (the thread that takes the claim of a span begins the span's life) and of the
+//! slots of spans: `atrace-subscriber/src/span_store/claim.rs` and
+//! `atrace-subscriber/src/slots.rs`.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -77,7 +79,7 @@ impl Slot {
 #[test]
 fn a_life_is_begun_by_one_thread_and_ended_by_the_last_one() {
     let mut builder = loom::model::Builder::new();
-    // Three threads have too many orders.
+    // Three threads can run in too many orders to try them all.
     builder.preemption_bound = Some(2);
     builder.check(|| {
         let (slot, generation) = Slot::new();
@@ -95,7 +97,7 @@ fn a_life_is_begun_by_one_thread_and_ended_by_the_last_one() {
     });
 }
 
-/// Tests a life that begins with its span: a thread that looks for spans that hang does not begin it, too.
+/// Tests a life that begins with its span: a thread that looks for spans that hang does not begin the same life again.
 #[test]
 fn a_life_that_begins_with_its_span_is_begun_by_the_creator() {
     loom::model(|| {

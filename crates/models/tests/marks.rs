@@ -14,9 +14,9 @@ mod sync {
     pub(crate) mod atomic {
         pub(crate) use loom::sync::atomic::{AtomicU32, Ordering, fence};
 
-        /// An atomic number whose loads and stores are exchanges. The marks are one word, and all threads see the changes
-        /// of one word in the same order. Loom knows this order only of exchanges: if one thread has exchanged a value
-        /// before another thread stores one, loom lets a later load return the exchanged value.
+        /// An atomic number whose loads and stores are exchanges. The marks are one word, and all threads see the
+        /// changes of one word in the same order. Loom keeps this order only for exchanges: after an exchange by one
+        /// thread and a later store by another thread, loom would let a load return the exchanged value.
         pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
 
         impl AtomicU64 {
@@ -73,7 +73,8 @@ mod sync {
 
 use marks::{Entered, Marks};
 
-/// Tests a tick that has seen a span, and runs on while the slot gets its next span.
+/// Tests a tick (a periodic look for spans that hang) that has seen a span, and still runs while the slot gets its next
+/// span.
 #[test]
 fn a_tick_marks_no_other_span_than_the_one_it_has_seen() {
     for enters in [false, true] {
@@ -95,7 +96,8 @@ fn a_tick_marks_no_other_span_than_the_one_it_has_seen() {
     }
 }
 
-/// Tests a tick at the same time as the span is entered: the span may be marked by the tick, and is entered.
+/// Tests a tick (a periodic look for spans that hang) while the span is entered: the enter is noted, even if the tick
+/// marks the span at the same time.
 #[test]
 fn a_tick_hides_no_enter() {
     for is_presumed_sync in [false, true] {

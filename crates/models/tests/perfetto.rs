@@ -79,7 +79,7 @@ impl Place {
     /// Takes the written events, as the socket thread does after the session was closed. Returns `None` if the
     /// thread is pinned.
     fn reclaim(&self) -> Option<(u32, u32)> {
-        // SAFETY: as above.
+        // SAFETY: exclusive access is the claim under test. loom reports a second access.
         (!self.pin.is_pinned())
             .then(|| self.writer.with_mut(|writer| std::mem::take(unsafe { &mut *writer })))
     }
@@ -206,7 +206,7 @@ impl Page {
         });
         let read = |chunk: u32| {
             assert!(abi::begin_reading(&self.header, chunk), "a chunk was taken that is not complete");
-            // SAFETY: as above.
+            // SAFETY: exclusive access is the claim under test. loom reports a second access.
             let value = self.bytes[chunk as usize].with_mut(|bytes| std::mem::take(unsafe { &mut *bytes }));
             abi::free(&self.header, chunk);
             value

@@ -111,7 +111,8 @@ fn what_no_serial_tells_is_followed_up() {
     });
 }
 
-/// Models a forked child, which does not have the thread of its parent that was reading.
+/// Models a forked child whose parent had a thread that was reading the properties. The child does not have that
+/// thread.
 #[test]
 fn a_child_is_current() {
     model(3, || {

@@ -32,7 +32,7 @@ fn the_last_holder_alone_closes_a_span_after_all_others() {
             let is_over = span.0.release(generation);
             if is_over {
                 span.1.with_mut(|_| ());
-                // The slot is reused.
+                // Another span gets the slot.
                 let next = span.0.begin();
                 assert_ne!(next, generation);
                 assert!(span.0.is_of(next) && span.0.release(next));

@@ -1,6 +1,5 @@
-//! Model of `Turn`, the right to do work that only one thread does at a time, and of the state page, which is written
-//! by the thread with that right: atrace-sys/src/fork/turn.rs,
-//! atrace-sys/src/state/words.rs.
+//! Model of `Turn` (the right to do work that only one thread does at a time) and of the state page, which the thread
+//! with that right writes: atrace-sys/src/fork/turn.rs, atrace-sys/src/state/words.rs.
 
 mod common;
 use common::{leak, model, sync};
@@ -104,7 +103,7 @@ fn text(byte: u8) -> [u8; 16] {
     [byte; 16]
 }
 
-/// Reads the page as the doctor does: first the page, and then its beginning again.
+/// Reads the page as the doctor does: first the whole page, and then the sequence number at its beginning again.
 fn read(page: &Page) -> Option<[u64; 2]> {
     let sequence = page.sequence.load(Ordering::Acquire);
     let words = [0, 1].map(|at| page.words[at].load(Ordering::Relaxed));

@@ -218,7 +218,7 @@ fn an_old_answer_is_known_of(ask: fn(&Queries) -> u64, switch: fn(&Queries), is_
         let kept = leak(AtomicU64::new(OFF));
         let asker = thread::spawn(move || kept.store(ask(queries), Ordering::SeqCst));
         switch(queries);
-        // The rebuild of the interest cache.
+        // This is the rebuild of the interest cache, which stores a new answer.
         kept.store(queries.ask(false), Ordering::SeqCst);
         let is_repeated = is_open(queries);
         asker.join().unwrap();
@@ -248,8 +248,8 @@ fn with_release_and_acquire_neither_saw_the_other() {
     );
 }
 
-/// Models queries that are open, which means that the caches may not have their answers yet, until `settle` is called
-/// for them. A settled query does not become open again, and a later query is open.
+/// Models open queries. A query is open until `settle` is called for it, because `tracing`'s caches may not have its
+/// answer yet. A settled query does not become open again, and a later query is open.
 #[test]
 fn a_question_after_those_settled_is_open() {
     model(3, || {

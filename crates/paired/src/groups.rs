@@ -69,7 +69,7 @@ mod tests {
         assert!((low - 100.0).abs() < 3.0 && (high - 140.0).abs() < 4.0 && (upper - 1.0 / 3.0).abs() < 0.01);
         for _ in 0..200 {
             let one: Vec<f64> = (0..25).map(|_| 100.0 * (0.05 * normal()).exp()).collect();
-            // A tail, and a few outliers, are no group.
+            // Neither the tail of a distribution nor a few outliers count as a second group.
             let tailed: Vec<f64> = (0..40).map(|_| 100.0 + normal().exp()).collect();
             let outliers: Vec<f64> = (0..40).map(|i| if i < 3 { 300.0 } else { 100.0 + normal() }).collect();
             for samples in [one, tailed, outliers] {

@@ -239,13 +239,14 @@ mod tests {
 
     #[test]
     fn ranks_are_those_of_the_tables() {
-        // From tables of the sign test, 5 % two-sided: the number of samples outside at each end.
+        // From tables of the two-sided sign test at 5 %: the number of samples that are outside of the interval at each
+        // end.
         let table = [(5, None), (6, Some(0)), (8, Some(0)), (9, Some(1)), (12, Some(2)), (20, Some(5))];
         for (n, expected) in table {
             assert_eq!(outside(n, CONFIDENCE), expected, "n = {n}");
         }
         assert_eq!(outside(100, CONFIDENCE), Some(39));
-        // 1 %, two-sided.
+        // From tables of the two-sided sign test at 1 %.
         assert_eq!([7, 8, 20, 100].map(|n| outside(n, 0.99)), [None, Some(0), Some(3), Some(36)]);
         // For large n, the normal approximation holds: n/2 - 1.96 sqrt(n)/2.
         let (n, expected) = (10_000, 5_000 - 98);
@@ -274,7 +275,7 @@ mod tests {
         let mut random = Rng::with_seed(7);
         let mut held = 0;
         for _ in 0..2000 {
-            // Skewed samples, like rounds; the median of u² is a quarter.
+            // Draws skewed samples, as the times of rounds are skewed. The median of u² is a quarter.
             let samples: Vec<f64> = (0..25)
                 .map(|_| {
                     let u = random.f64();
@@ -307,7 +308,8 @@ mod tests {
             let wider = widening(n).unwrap();
             assert!((wider * 1.96 / (n / (n - 1.0)).sqrt() - t).abs() < 0.01, "{n}: {wider}");
         }
-        // With two degrees of freedom, these terms of the series give 4.171; the table has 4.303.
+        // For two degrees of freedom, the terms of the series that `widening` uses give 4.171, and the exact value is
+        // 4.303.
         let few = widening(3.0).unwrap() * 1.959_964 / 1.5_f64.sqrt();
         assert!((few - 4.171).abs() < 0.005, "{few}");
         assert_eq!(widening(1.0), None);
@@ -331,22 +333,22 @@ mod tests {
             naively += holds(Interval::of(&clusters.concat()).unwrap());
         }
         assert!((276..=297).contains(&held), "{held} of 300");
-        // The interval without clusters is too narrow.
+        // An interval that ignores the clusters is too narrow.
         assert!(naively < 220, "{naively} of 300");
     }
 
     #[test]
     fn the_interval_of_clusters_is_widened_to_both_sides() {
-        // With two clusters, one draw in four has the lower cluster twice, and one in four the upper cluster twice: far
-        // more than one in forty.
+        // If two clusters are drawn from two with replacement, a quarter of the draws has the lower cluster twice, and
+        // a quarter the upper cluster twice. This is far more than the one in forty that may be outside at each end.
         let interval = Interval::of_clusters(&[vec![1.0], vec![3.0]]).unwrap();
         let wider = widening(2.0).unwrap();
         assert!(wider > 2.0);
         assert_eq!((interval.median, interval.low, interval.high), (2.0, 2.0 - wider, 2.0 + wider));
     }
 
-    /// Six clusters, of which one has nearly all samples, are little more than one: the true value is often outside of
-    /// the interval, so the interval must not be called sure.
+    /// Tests six clusters, one of which has nearly all samples. They count as little more than one cluster: the true
+    /// value is often outside of the interval, so the interval must not be called sure.
     #[test]
     fn few_effective_clusters_are_not_sure() {
         let mut random = Rng::with_seed(7);

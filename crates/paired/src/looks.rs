@@ -136,8 +136,8 @@ mod tests {
         assert!((2400.0..2900.0).contains(&needed), "{needed}");
     }
 
-    /// Compares until the comparison is decided or `most` pairs have run. `pair` runs a pair in the given order, and
-    /// returns the two times.
+    /// Compares until the comparison is decided or `most` pairs have run. `pair` runs a pair, with the side `off` first
+    /// if its argument is true, and returns the times of `off` and `on`.
     fn compare(most: usize, random: &mut Rng, mut pair: impl FnMut(bool) -> [f64; 2]) -> Option<Interval> {
         let (mut looks, mut pairs) = (Looks::default(), Vec::new());
         loop {
@@ -154,7 +154,7 @@ mod tests {
 
     /// Simulates `runs` comparisons. Returns three numbers: how many comparisons claim a difference, how many intervals
     /// do not contain the true difference `extra`, and how many comparisons have a result from enough pairs
-    /// ([`Interval::sure`]). `time` returns the time of the same work in each run.
+    /// ([`Interval::sure`]). `time` returns the random time of the same work in a run of either side.
     fn judge(extra: f64, runs: u64, most: usize, mut time: impl FnMut(u64) -> f64) -> [u64; 3] {
         let mut counted = [0; 3];
         for seed in 0..runs {
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_percent_is_seen_in_a_minute() {
-        // A command of 100 ms whose times vary by 2 %: 300 pairs.
+        // In a minute, a command of 100 ms runs in 300 pairs. Its times vary by 2 %.
         let mut random = Rng::with_seed(9);
         let time = |_| 1.0 + 0.02 * ((0..12).map(|_| random.f64()).sum::<f64>() - 6.0);
         let [claimed, outside, runs] = judge(0.01, 300, 300, time);
@@ -271,7 +271,8 @@ mod tests {
         let found = [0.01, 0.07, 0.1, 0.3, 0.49, 0.5, 0.9, 1.0, 1.2].map(at);
         let yes = Some(true);
         assert_eq!(found, [None, yes, None, yes, None, yes, None, yes, yes]);
-        // Eight pairs are enough for 99 %, but not if a look may use only a part of the error.
+        // Eight pairs would be enough for an interval of 99 %, but not here, where each look may use only a part of the
+        // allowed error.
         assert!(!Looks::default().look(1.0, &[&pairs[..PAIRS_MIN - 1]], &[]).unwrap()[0].unwrap().sure);
         assert!(Looks::default().look(1.0, &[&pairs[..PAIRS_MIN]], &[]).unwrap()[0].unwrap().sure);
         assert_eq!(Looks::default().look(1.0, &[&[]], &[]), Some(vec![None]));

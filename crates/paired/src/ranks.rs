@@ -164,11 +164,12 @@ mod tests {
 
     #[test]
     fn bounds_are_those_of_the_tables() {
-        // From tables of the signed-rank test, two-sided: the largest statistic that is outside.
+        // From tables of the two-sided signed-rank test: the largest value of the statistic that is outside of the
+        // interval.
         let of = |confidence, all: [usize; 4]| all.map(|n| outside(n, confidence));
         assert_eq!(of(0.95, [5, 6, 10, 20]), [None, Some(0), Some(8), Some(52)]);
         assert_eq!(of(0.99, [7, 8, 10, 25]), [None, Some(0), Some(3), Some(68)]);
-        // The approximation continues the exact numbers.
+        // The approximation for large `n` continues the exact numbers for small `n`.
         let [exact, next] = [EXACT, EXACT + 1].map(|n| outside(n, 0.99).unwrap());
         assert!((exact..exact + EXACT).contains(&next), "{exact} {next}");
         for (tail, z) in [(0.025, 1.959_964), (0.005, 2.575_829), (0.0005, 3.290_527)] {
@@ -203,8 +204,8 @@ mod tests {
         assert_eq!(interval(&[0.0], &[f64::INFINITY], 0.99), None);
     }
 
-    /// Simulates comparisons of a service on a machine whose speed varies. A covariate shows the speed, with an error
-    /// of its own. Returns how many of the 300 intervals do not contain the true difference, and the mean width.
+    /// Simulates comparisons of a service on a machine whose speed varies. A covariate shows the speed with a random
+    /// error. Returns how many of the 300 intervals do not contain the true difference, and the intervals' mean width.
     fn judge(explains: f64, uses: bool) -> (u32, f64) {
         let mut random = Rng::with_seed(7);
         let mut normal = move || (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
@@ -212,14 +213,15 @@ mod tests {
         for run in 0..300 {
             let (mut samples, mut covariate) = (Vec::new(), Vec::new());
             for _ in 0..50 {
-                // How much faster the machine is in one run of the pair than in the other. The coin inverts its sign.
+                // The difference of the machine's speed between the two runs of the pair. The random order of the runs
+                // (`coin`) decides its sign.
                 let speed = 0.03 * normal() * if normal() > 1.5 { 5.0 } else { 1.0 };
                 let coin = if normal() > 0.0 { 1.0 } else { -1.0 };
                 let drift = 0.01;
                 samples.push(1.03_f64.ln() + coin * (drift + explains * speed + 0.01 * normal()));
                 covariate.push(coin * (speed + 0.003 * normal()));
             }
-            // In some runs the covariate has a value that is far off.
+            // In a third of the simulations, one value of the covariate is far too large.
             covariate[0] *= if run % 3 == 0 { 50.0 } else { 1.0 };
             let found = interval(&samples, if uses { &covariate } else { &[] }, 0.95).unwrap();
             missed += u32::from(!(found.low..=found.high).contains(&1.03_f64.ln()));
@@ -236,7 +238,8 @@ mod tests {
             println!(
                 "explains {explains}: {missed} miss, width {width}; without {missed_without}, {without}"
             );
-            // 5 % of the 300 intervals are expected to miss. More than 28 miss in one of a thousand tests.
+            // 5 % of the 300 intervals are expected to miss the true difference. The probability that more than 28 miss
+            // it is one in a thousand.
             assert!(missed <= 28 && missed_without <= 28, "{explains}: {missed} {missed_without}");
             assert!(
                 width < without * if explains == 1.0 { 0.6 } else { 1.05 },
@@ -252,7 +255,8 @@ mod tests {
         assert!(!found.sure, "{found:?}");
         let found = interval(&samples, &[0.1, -0.1].repeat(6), 0.95).unwrap();
         assert!(found.sure && found.low < 0.1015 && found.high > 0.1015, "{found:?}");
-        // The line goes through one of nine points, so one residual is 0 for each shift, and no shift is excluded.
+        // With nine points, the fitted line always goes through one of them. So one residual is 0 for each shift, and
+        // no shift is excluded.
         let nine: Vec<f64> = (0..9).map(|at| 0.05 + 0.0001 * f64::from(at)).collect();
         let speeds = [0.003, -0.002, 0.001, -0.004, 0.002, -0.001, 0.0035, -0.003, 0.001];
         for factor in [1.0, 1.1, 1.23, 3.0, 7.7] {

@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_stretched_difference_holds_the_undisturbed_one() {
-        // Two thirds of the pairs take a third longer.
+        // The slices of two thirds of the pairs take a third longer than the undisturbed ones.
         let slices = |ns: f64| {
             let stretch = |i| if i % 3 == 0 { 1.0 } else { 4.0 / 3.0 };
             (0..60).map(|i| sample(ns * stretch(i), 100.0, 100.0)).collect::<Vec<_>>()
@@ -218,14 +218,14 @@ mod tests {
 
     #[test]
     fn a_wait_is_not_converted_and_no_median_is_outside_of_what_was_measured() {
-        // A request that waits for 5 ms, on a machine that was slower most of the time.
+        // The samples are of a request that waits for 5 ms, whatever the speed of the machine is.
         let mut all = vec![Sample::of_wait(5e6); 9];
         assert_eq!(at_reference(&all, 100.0), Some(Interval::around(5e6, 0.0)));
         assert!(equally_fast(&all) && ratio(&all, &all) == Some(Interval::around(1.0, 0.0)));
         assert_eq!((reference(&all), range(&all, 100.0)), (1.0, None));
         all.push(sample(1.0, 100.0, 100.0));
         assert_eq!((reference(&all), range(&all, 100.0)), (100.0, Some([1.0, 1.0])));
-        // Times that do not depend on the speed, in samples that are not marked so.
+        // The times of these samples do not depend on the machine's speed, but the samples are not marked as waits.
         let all: Vec<Sample> = (0..9).map(|i| sample(5000.0 + f64::from(i), 170.0, 170.0)).collect();
         assert_eq!(at_reference(&all, 100.0).unwrap().median, 5004.0);
     }

@@ -38,7 +38,7 @@ mod tests {
     struct Service {
         /// The seconds of a unit, with tracing off and on.
         units: [f64; 2],
-        /// By how many units the count grows at once.
+        /// The number of units by which the count grows at once.
         step: f64,
         done: f64,
     }
@@ -52,8 +52,8 @@ mod tests {
             (self.done / self.step).floor() * self.step
         }
 
-        /// Returns the processor time per unit that a slice shows. A slice in which the count does not grow is lengthened,
-        /// or shows nothing.
+        /// Returns the processor time per unit in a slice. If the count does not grow in the slice, lengthens the slice
+        /// if `lengthens` is true, otherwise returns `None`.
         fn slice(&mut self, is_on: bool, length: Duration, lengthens: bool) -> Option<f64> {
             self.run(is_on, 0.05);
             let (begin, mut used) = (self.count(), 0.0);
@@ -69,8 +69,7 @@ mod tests {
     }
 
     /// For each simulated service, the seconds of a unit with tracing off and on, and the number of units by which the
-    /// count grows at once. The unit of the last service is a line of its output, and it writes a hundred lines at
-    /// once.
+    /// count grows at once. The unit of the last service is a line of its output, of which it writes a hundred at once.
     const SERVICES: &[([f64; 2], f64)] = &[
         ([0.95, 1.0], 1.0),
         ([0.48, 0.5], 1.0),
@@ -80,7 +79,7 @@ mod tests {
         ([0.02, 0.0202], 1.0),
         ([0.0095, 0.01], 100.0),
     ];
-    /// Services whose steps are slower than a second.
+    /// Services whose count grows less than once a second.
     const SLOW: &[([f64; 2], f64)] = &[
         ([3.0, 3.3], 1.0),
         ([3.3, 3.0], 1.0),
@@ -91,12 +90,14 @@ mod tests {
         ([0.03, 0.033], 100.0),
     ];
 
-    /// So many pairs that the interval is narrow although a slice has few steps.
+    /// Four measurements of so many pairs that the interval is narrow, although the count grows only a few times in a
+    /// slice.
     const MANY: [usize; 4] = [4000; 4];
 
-    /// Simulates measurements of regular services, each of them with these numbers of pairs. `length` returns the length of each slice; its arguments are the
-    /// shortest length, at first a second, and the time of a step. Returns how many intervals miss the true difference, and
-    /// the number of intervals.
+    /// Simulates measurements of regular services: one measurement of each service for each number of pairs. `length`
+    /// returns the length of a slice. Its arguments are the shortest length (at first a second), the time in which the
+    /// count grows once, and a random generator. Returns how many intervals miss the true difference, and the number of
+    /// intervals.
     fn judge(
         services: &[([f64; 2], f64)],
         pairs: &[usize],
@@ -135,12 +136,14 @@ mod tests {
         let long = |shortest: Duration, step, random: &mut Rng| {
             length(shortest.max(Duration::from_secs_f64(step) * STEPS), random)
         };
-        // The steps have become slower after their time was measured.
+        // Lengths that do not take the time of a step into account, as if the steps had become slower after their time
+        // was measured.
         let short = |shortest: Duration, _, random: &mut Rng| length(shortest, random);
         let few = [28, 140].repeat(40);
         for [missed, all] in [judge(SERVICES, &few, false, long), judge(SERVICES, &few, false, short)] {
             println!("{missed} of {all} miss it");
-            // 1 % of the intervals are expected to miss. More than 13 miss in one of a thousand tests.
+            // 1 % of the intervals are expected to miss the true difference. The probability that more than 13 miss it
+            // is one in a thousand.
             assert!(all == 560 && missed <= 13, "{missed} of {all}");
         }
         let [missed, all] = judge(SLOW, &MANY, false, short);

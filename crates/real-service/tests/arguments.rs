@@ -73,7 +73,7 @@ fn arguments_keep_their_types() {
     let flows = "select count(*) from flow";
     let Some(answers) = setup.rows(&trace, &[WRONG, args, flows]) else { return };
     assert_eq!(answers[0], "[]");
-    // The processor's integer columns are signed.
+    // The trace processor's integer columns are signed, so it shows the largest unsigned number as -1.
     assert_eq!(
         answers[1],
         "[[\"debug.yes\",\"true\",\"bool\"],[\"debug.int\",\"-7\",\"int\"],\
@@ -83,7 +83,8 @@ fn arguments_keep_their_types() {
     assert_eq!(answers[2], "[[3]]");
 }
 
-/// Tests that definitions are repeated when readers may have lost them: after some chunks, and after a loss.
+/// Tests that the definitions of interned names are repeated when readers may have lost them: after some chunks, and
+/// after a loss.
 #[test]
 fn names_are_told_again() {
     const ROLE: &str = "names_are_told_again";

@@ -23,7 +23,7 @@ const TICKS: usize = 2 * 2 * 1000;
 /// Runs the program, which has the SDK and two copies of this library. When the program and its child have written
 /// their slices, kills the program. Prints the program's output about the clocks. Returns the program's process id.
 fn run(program: &Path, producers: &Path, directory: &Path) -> u32 {
-    // A library that is loaded from another file is another copy.
+    // The dynamic linker loads the library a second time if it is in another file.
     let plugin = std::env::current_exe().unwrap().with_file_name("libatrace_plugin.so");
     let other = directory.join("other.so");
     std::fs::copy(&plugin, &other).unwrap();
@@ -38,7 +38,7 @@ fn run(program: &Path, producers: &Path, directory: &Path) -> u32 {
         if done == 2 {
             break;
         }
-        // Not `println!`, whose output libtest hides.
+        // Does not use `println!`, because libtest hides its output.
         let _ = writeln!(std::io::stderr(), "{line}");
     }
     assert_eq!(done, 2, "{:?}", child.wait());
@@ -77,7 +77,7 @@ fn check(trace: &Path, pid: u32) {
         rows[..4],
         [
             "[]}",
-            // The program and its child.
+            // The two processes are the program and its child.
             "[[2,2,1]]}",
             &format!("[[{THREADS},{THREADS},{THREADS}]]}}"),
             &format!("[{}]}}", names.join(",")),
@@ -102,7 +102,8 @@ fn all_write_to_the_same_tracks_by_perfettos_service() {
     trace.save(&setup.place("trace")).unwrap();
     check(&setup.place("trace"), pid);
     let all = "select count(*), count(thread_dur), sum(thread_dur between 0 and dur + 1000000) from slice";
-    // They run for 20 ms and sleep for 20 ms. The SDK's begins before and ends after the other.
+    // The slices `our work` and `sdk work` contain 20 ms of running and 20 ms of sleep. The SDK's slice begins before
+    // the library's slice, and ends after it.
     let work = "select count(*), sum(o.thread_dur >= 20e6), sum(o.thread_dur <= s.thread_dur),
         sum(o.dur - o.thread_dur >= 19e6) from slice o join slice s on s.id = o.parent_id
         where o.name = 'our work' and s.name = 'sdk work'";
@@ -114,7 +115,7 @@ fn all_write_to_the_same_tracks_by_perfettos_service() {
 #[test]
 fn all_write_to_the_same_tracks_by_this_service() {
     let Some(program) = program() else {
-        // As above.
+        // Does not use `eprintln!`, because libtest hides its output.
         let _ = writeln!(std::io::stderr(), "skipped: needs the feature `real`");
         return;
     };

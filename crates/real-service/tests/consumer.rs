@@ -18,7 +18,7 @@ fn the_service_records_what_is_asked_for() {
         for _ in 0..1000 {
             atrace_instant(AtraceTag::App, "asked for");
         }
-        // Until the session has ended.
+        // Waits until the session has ended.
         while atrace_is_tag_enabled(AtraceTag::App) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -27,7 +27,8 @@ fn the_service_records_what_is_asked_for() {
     const CONSUMER: &str = "ATRACE_TEST_CONSUMER";
     let Some(wanted) = std::env::var_os(CONSUMER) else {
         let Some(setup) = Setup::start(TEST) else { return };
-        // The socket's path comes from the environment, which the whole process shares.
+        // The consumer runs in a process of its own, because it gets the socket's path from the environment, which the
+        // whole process shares.
         for (wanted, events) in [("*consumer*", 1000), ("*/other.program", 0)] {
             let mut traced = setup.program().spawn().unwrap();
             let mut consumer = std::process::Command::new(std::env::current_exe().unwrap());
@@ -70,7 +71,7 @@ fn the_service_records_what_is_asked_for() {
         std::thread::sleep(Duration::from_millis(100));
     }
     if wanted == "*/other.program" {
-        // Time for events that must not come.
+        // Waits for a while, in which no event must arrive.
         std::thread::sleep(Duration::from_millis(500));
     }
     consumer.stop().unwrap();

@@ -14,12 +14,13 @@ use atrace::{AtraceTag, atrace_begin, atrace_end, perfetto};
 use atrace_perfetto::proto::Writer;
 use atrace_perfetto::socket::Socket;
 
-/// How long the program may take to report the awaited state. It does not take so long, even on a busy machine.
+/// How long the program may take to report the awaited state. Even on a busy machine, the program does not take so
+/// long.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Does the work of the tested program: connects, and traces until the connection state contains the text `awaited`,
-/// and there is neither a connection nor a session. (Arbitrary bytes may be a correct answer, so there can be both for
-/// a moment.)
+/// and there is neither a connection nor a session. (Arbitrary bytes may be a correct answer, so there can be a
+/// connection and a session for a moment.)
 fn trace(awaited: &str) {
     perfetto::connect();
     let start = Instant::now();
@@ -156,7 +157,7 @@ fn memory_that_can_shrink() {
             });
         };
         ours_is_refused(2, &mut stream);
-        // The command `SetupTracing`, with a file.
+        // Sends the command `SetupTracing`, with a file as the service's memory.
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();
         let mut bytes = [0; 64];
@@ -172,7 +173,7 @@ fn memory_that_can_shrink() {
         let _ = stream.read_to_end(&mut sink);
     });
     if was_run {
-        // Two connections each time, and pauses of 100 ms.
+        // The program makes at most two connections each time, and then pauses for 100 ms.
         let most = 2 * (1 + start.elapsed().as_millis() / 100);
         let connections = connections.load(Ordering::Relaxed);
         assert!((2..=most).contains(&connections.into()), "{connections} of {most}");

@@ -88,7 +88,7 @@ fn categories_are_chosen_as_the_sdk_chooses_them() {
         return write_events(0);
     }
     let Some(setup) = Setup::start(TEST) else { return };
-    // The cases of `category.rs`.
+    // The same cases as in the tests of `category.rs`.
     let cases: [(&[&'static str], &[&'static str]); 14] = [
         (&[], &[]),
         (&["app", "view"], &[]),
@@ -136,7 +136,7 @@ fn filters_leave_what_the_sdk_leaves() {
         let [own, sdk] = [own, sdk].map(|pid| -> Vec<_> {
             let with_args = |event: Event| {
                 let name = event.name();
-                // Only the SDK's program has an argument of an end.
+                // Only the SDK's program gives an argument to the end of a slice.
                 (name.clone(), event.args.into_iter().filter(|(name, _)| name != "late").collect::<Vec<_>>())
             };
             events_of(&trace, pid).into_iter().map(with_args).collect()
@@ -216,7 +216,8 @@ fn the_state_is_cleared_as_often_as_the_sdks() {
     let Some(setup) = Setup::start(TEST) else { return };
     let config = Config { clear_ms: 10, ..Config::default() };
     let (trace, own, sdk) = recorded(&setup, &config, TICKS);
-    // On a busy machine several requests may come between two events.
+    // On a busy machine, several requests to clear the state may come between two events, and have the effect of a
+    // single request.
     for pid in [own, sdk] {
         let states = trace.states_of(pid);
         assert!(states > 20, "{states}");
@@ -252,7 +253,8 @@ fn threads_wait_for_room_if_the_session_asks_for_it() {
         Some(lost)
     };
     let Some(without) = lost(vec![]) else { return };
-    // No service takes a second for 64 KiB, but the machine may.
+    // An event is lost only if it waits for room for a second. The service reads 64 KiB much faster, but a busy machine
+    // may delay it.
     let with = lost(vec![STALL]).unwrap();
     assert!(with < without / 10, "{with} {without}");
 }
@@ -272,7 +274,7 @@ fn threads_do_not_wait_for_ever() {
         }
         step(&place("lost"));
         wait_for(&place("continued"));
-        // Until there is room again, each of these may be lost as well.
+        // Until there is room again, each of the events `after` may be lost, too.
         until("room", || {
             let lost = perfetto::status().lost();
             atrace_instant(TAG, "after");

@@ -56,7 +56,7 @@ mod cases {
         serial: usize,
         noted: Vec<Noted>,
         trace: PathBuf,
-        /// Keeps the memory full: nobody reads it.
+        /// Prevents the service from reading the shared memory, so that it stays full.
         hold: Option<Hold>,
     }
 
@@ -94,7 +94,7 @@ mod cases {
             }
             let last = inside.len() - 1;
             let at = if self.random.usize(..4) == 0 { self.random.usize(..inside.len()) } else { last };
-            // A span is exited at its last entry.
+            // If the thread has entered a span several times, an exit belongs to the last entry.
             let serial = inside[at].serial;
             let at = inside.iter().rposition(|entered| entered.serial == serial).unwrap();
             let before = lost();
@@ -119,7 +119,7 @@ mod cases {
             self.noted.push(Noted { open, is_in_any: !inside.is_empty() });
         }
 
-        /// Holds the service's trace, and writes events until the memory is full.
+        /// Stops the service from writing its trace, and writes events until the shared memory is full.
         fn fill(&mut self, inside: &[In]) {
             self.hold.get_or_insert_with(|| Hold::new(&self.trace));
             let before = lost();
@@ -143,7 +143,7 @@ mod cases {
                 950..955 => (0..self.random.usize(..3000)).for_each(|_| self.event(inside)),
                 955..960 => self.fill(inside),
                 960..970 => {
-                    // Deeper than the span stack's fixed memory.
+                    // Enters so many spans that the span stack may need more than its fixed memory.
                     for _ in 0..self.random.usize(..100) {
                         self.enter(inside);
                     }
@@ -171,7 +171,7 @@ mod cases {
                         self.leave(&mut inside);
                     }
                     self.hold = None;
-                    // Until there is room, and the unmatched ends are written.
+                    // Waits until there is room again, and the unmatched ends (which had no room before) are written.
                     until("there is room", || {
                         std::thread::sleep(Duration::from_millis(1));
                         let before = lost();
@@ -232,7 +232,7 @@ mod cases {
             let user = std::fs::metadata(path("socket")).unwrap().uid();
             let (file, copier) = copied(&path("trace"));
             let service = Service::start(listener, user, Storage::File { file, max: None }).unwrap();
-            // The socket is at the default path, relative to that directory.
+            // The service's socket is at the default path, relative to the working directory that is set here.
             std::env::set_current_dir(directory.path()).unwrap();
             perfetto::connect();
             until("it is connected", || perfetto::status().sessions() == 1);

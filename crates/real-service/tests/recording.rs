@@ -60,7 +60,7 @@ fn a_process_records_itself_twice() {
                 atrace_instant(AtraceTag::App, "child's");
                 drop(recording);
             }));
-            // SAFETY: as above.
+            // SAFETY: no preconditions; ends the child at once.
             unsafe { libc::_exit(is_done.is_err().into()) };
         }
         let mut status = 0;
@@ -110,7 +110,7 @@ fn a_threads_first_event_allocates_nothing_whatever_keys_there_are() {
         // SAFETY: no preconditions.
         let used = || unsafe { libc::mallinfo2() }.uordblks;
         let first = move || {
-            // Triggers everything that a thread's first allocation brings.
+            // Makes a first allocation, because the allocator needs further memory at a thread's first allocation.
             drop(std::hint::black_box(vec![1_u8; 100]));
             let before = used();
             atrace_instant(AtraceTag::App, "first");

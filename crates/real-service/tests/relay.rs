@@ -1,5 +1,5 @@
-//! Tests producers of another machine: between such a producer and Perfetto's service is a relay, which forwards bytes
-//! but no descriptors.
+//! Tests producers of another machine. A relay between such a producer and Perfetto's service forwards bytes, but no
+//! descriptors.
 //!
 //! By default, a thread of the test takes the place of Perfetto's `traced_relay`. `ATRACE_TEST_RELAY` can name the real
 //! relay: a program whose arguments are the address at which it listens and the address of the service, and which
@@ -20,7 +20,7 @@ use atrace_real_service::{Config, Losses, Session, Setup, Trace, WRONG, is_progr
 
 const TAG: AtraceTag = AtraceTag::App;
 const THREADS: usize = 4;
-/// The number of slices that a thread writes. All of them fit into the memory.
+/// The number of slices that a thread writes. All slices fit into the shared memory.
 const SLICES: usize = 3000;
 
 /// The process of Perfetto's relay, or `None` if a thread of this process is the relay. Dropping the `Relay` kills the
@@ -83,7 +83,7 @@ fn relay(mut producer: UnixStream, port: u16) {
     });
 }
 
-/// Forwards the bytes of a producer. Ends the connection if a descriptor arrives, as the relay does.
+/// Forwards the bytes of a producer. Ends the connection if a descriptor arrives, as Perfetto's relay does.
 fn forward_until_descriptor(from: UnixStream, mut to: impl Write) {
     let (from, mut bytes) = (Socket::new(from.into()), [0; 4096]);
     while from.wait(None) {
@@ -184,7 +184,7 @@ fn a_program_that_ends_sends_its_last_events() {
         return write();
     }
     traced(TEST, |setup, mut program, session| {
-        // The threads end with the process.
+        // Makes the program exit. Its threads end with the process.
         std::fs::write(setup.place("exit"), "").unwrap();
         assert!(program.wait().unwrap().success());
         session.stop()

@@ -34,7 +34,7 @@ fn recorded(command: &mut Command, events: u64) -> (Report, Trace, Child, tempfi
 fn sdk() -> Option<&'static std::path::Path> {
     let program = program();
     if program.is_none() {
-        // Not `eprintln!`, whose output libtest hides.
+        // Does not use `eprintln!`, because libtest hides its output.
         let _ = writeln!(std::io::stderr(), "skipped: needs the feature `real`");
     }
     program
@@ -59,7 +59,7 @@ fn the_sdk_and_this_producer_write_to_the_same_tracks() {
     let (processes, threads) = trace.tracks_of(pid);
     assert_eq!(processes.len(), 1, "{processes:x?}");
     let process = processes.into_iter().next().unwrap();
-    // The test's thread, and the main thread of the program with the SDK.
+    // The two threads are the test's thread and the main thread of the program with the SDK.
     assert_eq!(threads.len(), 2, "{threads:x?}");
     assert!(threads.contains(&(process ^ pid, pid)), "{threads:x?}");
     assert!(threads.iter().all(|(track, thread)| *track == process ^ thread), "{threads:x?}");

@@ -48,7 +48,7 @@ fn constructs() {
     let outer = info_span!("outer", number = 1, later = tracing::field::Empty);
     {
         let _entered = outer.enter();
-        // Nothing is recorded for another span that is open.
+        // The field that is recorded for `outer` must not appear in `inner`, which is open at that time.
         span!(tracing::Level::TRACE, "inner", number = 2, has = "more").in_scope(|| {
             trace!("within");
             outer.record("later", "recorded");
@@ -93,7 +93,7 @@ fn expect(trace: &Trace) {
     let lines: Vec<_> = but_lives(trace).iter().map(shown).collect();
     assert_eq!(lines.len(), EXPECTED.len(), "{lines:#?}");
     for (line, expected) in lines.iter().zip(EXPECTED) {
-        // A counter has the name of its track.
+        // A counter event has no name of its own (`Event::name` returns "end"), because it has the name of its track.
         let line = without_line(line);
         let (line, expected) = match (line.split_once("log.line="), expected.split_once("LINE")) {
             (Some((line, _)), Some((expected, _))) => (line.to_owned() + "log.line=", expected),
@@ -138,7 +138,7 @@ fn every_construct_is_shown_alone() {
     let place = "select extract_arg(arg_set_id, 'source.file_name') from slice where name = 'outer'";
     let Some(answers) = setup.rows(&trace, &[WRONG, track, named, later, counters, place]) else { return };
     assert_eq!(answers[0], "[]");
-    // The span that was entered twice has a life, the other one has none.
+    // The span `outer`, which was entered twice, has a life. The span `inner` has none.
     assert_eq!(answers[1], "[[\"outer\",\"outer\",1,1,null],[\"request\",\"requests\",1,2,200]]");
     assert_eq!(answers[2], "[[1,3]]");
     assert_eq!(answers[3], "[[\"recorded\",\"INFO\"],[\"recorded\",\"INFO\"],[\"recorded\",\"INFO\"]]");
@@ -332,7 +332,8 @@ fn values_may_do_what_they_like() {
     for (first, last) in
         [(0, "instant outer, level=INFO, value=Traces(0)"), (7, "begin made, level=INFO, value=Traces(7)")]
     {
-        // From the fourth level on, fields are left out. The begins of the enclosing spans come first.
+        // From the fourth level of nesting on, fields are left out of the events. The begins of the enclosing spans
+        // come first.
         let depths = || first..first + 3;
         expected.extend(depths().map(|depth| nested(depth)[0].clone()));
         expected.push("begin nested, level=INFO".to_owned());
@@ -415,7 +416,7 @@ fn ten_thousand_callsites() {
     }
 }
 
-/// Tests that callsites behave as without a subscriber before a session starts and after it has ended.
+/// Tests that, before a session starts and after it has ended, callsites behave as if there were no subscriber.
 #[test]
 fn filters_follow_sessions() {
     const ROLE: &str = "filters_follow_sessions";
@@ -528,7 +529,7 @@ fn a_thousand_tasks_while_sessions_come_and_go() {
             events += 1;
             let is_first = sequences.insert(event.sequence);
             let depth = depth.entry((event.sequence, event.track)).or_insert(0_i32);
-            // A life may end on another thread.
+            // Ends on tracks are not counted, because a life may end on another thread than the one on which it began.
             *depth += match event.kind {
                 1 => 1,
                 2 if event.track.is_none() => -1,
@@ -538,8 +539,8 @@ fn a_thousand_tasks_while_sessions_come_and_go() {
             if event.kind == 1 || event.kind == 3 {
                 let names = event.args.iter().map(|(name, _)| name.as_str());
                 let arguments: Vec<_> = names.filter(|name| *name != "span" && *name != "parent").collect();
-                // A span that is older than the session has only its name. The span of a task may be older. The other
-                // spans are entered at once, so only the first span of a thread may be older.
+                // A span that is older than the session has only its name. The span of a task may be older. All other
+                // spans are entered as soon as they are created, so only the first span of a thread may be older.
                 let is_task = event.name() == "task";
                 let is_whole = match arguments[..] {
                     ["level"] => is_task || is_first && event.name() == "waits",

@@ -24,7 +24,7 @@ fn is_accepted(trace: &Trace, setup: &Setup) {
     }
 }
 
-/// Returns the number of repetitions: more in the long tests.
+/// Returns the number of repetitions: `long` if `ATRACE_LONG_TESTS` is set, otherwise `short`.
 fn times(short: u32, long: u32) -> u32 {
     if std::env::var_os("ATRACE_LONG_TESTS").is_some() { long } else { short }
 }
@@ -52,13 +52,13 @@ fn balanced(events: &[Event]) -> usize {
 /// The trace processor's name for losses that a producer reported.
 const LOSS: &str = "traced_buf_sequence_packet_loss";
 
-/// Runs in the tested program: writes how many events were lost into a file.
+/// Runs in the tested program: writes the number of lost events into a file.
 fn report_losses() {
     std::fs::write(place("lost"), perfetto::status().lost().to_string()).unwrap();
 }
 
-/// Traces the program of a test. Returns the trace, its events, which are balanced, and the number of lost events that
-/// the program wrote into a file.
+/// Traces the program of a test. Returns the trace, its events (whose begins and ends are balanced), and the number of
+/// lost events, which the program wrote into a file.
 fn traced_with_losses(test: &'static str) -> Option<(Setup, Trace, Vec<Event>, u64)> {
     let setup = Setup::start(test)?;
     let trace = setup.traced();
@@ -149,7 +149,7 @@ fn what_is_lost_is_counted_and_told() {
             atrace_begin(AtraceTag::App, "a name of some length, so that memory is full soon");
             atrace_end(AtraceTag::App);
         }
-        // Time for the last unmatched ends.
+        // Waits until the last unmatched ends (which had no room before) are written.
         std::thread::sleep(Duration::from_millis(50));
         atrace_begin(AtraceTag::App, "last");
         atrace_end(AtraceTag::App);
@@ -229,7 +229,7 @@ fn a_child_is_its_own_producer() {
                     atrace_begin(AtraceTag::App, "child's");
                     atrace_end(AtraceTag::App);
                 }
-                // SAFETY: as above.
+                // SAFETY: no preconditions; ends the child at once.
                 unsafe { libc::_exit(0) };
             }
             atrace_instant(AtraceTag::App, "parent's moment");
@@ -272,9 +272,10 @@ fn sessions_come_and_go_under_writers() {
     }
     let Some(setup) = Setup::start(TEST) else { return };
     let mut child = setup.program().spawn().unwrap();
-    // The buffer holds what the program writes in seconds, because a busy machine stretches the pause below.
+    // The buffer can hold all events that the program writes in some seconds, because the pause below may take longer
+    // on a busy machine.
     let config = |enabled| Config { buffer_kib: 64 << 10, enabled, disabled: vec!["*"], ..Config::default() };
-    // The program has to connect first.
+    // Waits until the program has connected and writes for a session.
     let start = Instant::now();
     loop {
         let first = Session::start(&setup.service, &config(vec!["app"]));
@@ -334,7 +335,7 @@ fn a_handler_traces_in_the_middle_of_events() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        // SAFETY: as above.
+        // SAFETY: the timer is initialized.
         unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const stop, std::ptr::null_mut()) };
         // A handler may still be running on another thread.
         std::thread::sleep(Duration::from_millis(50));
@@ -396,7 +397,7 @@ fn huge_names_are_cut() {
     assert_eq!(events.len() as u64 + lost, 100);
     for event in &events {
         if let Some(name) = &event.name {
-            // The names have a mebibyte.
+            // The names were a mebibyte long before they were cut.
             assert!((3001..=64 << 10).contains(&name.len()));
             assert!(str::from_utf8(name).unwrap().chars().all(|one| one == '\u{e9}'));
         }
@@ -441,7 +442,7 @@ fn eight_sessions_at_once() {
                 atrace_end(tag);
             }
         }
-        // Together with a recording that the program makes itself.
+        // In addition to the eight sessions, the program makes a recording itself.
         let recording = perfetto::record_to(place("own")).unwrap();
         atrace_instant(AtraceTag::App, "last");
         recording.finish().unwrap();
@@ -456,7 +457,8 @@ fn eight_sessions_at_once() {
         ..Config::default()
     };
     let mut sessions: Vec<_> = (0..4).map(|number| Session::start(&setup.service, &config(number))).collect();
-    // The service allows five sessions per user. The others belong to a second user, which a thread becomes.
+    // The service allows five sessions per user. The other sessions belong to a second user, which a thread of this
+    // test becomes.
     for place in [setup.directory(), &setup.service.consumers()] {
         std::fs::set_permissions(place, std::fs::Permissions::from_mode(0o777)).unwrap();
     }
@@ -471,7 +473,7 @@ fn eight_sessions_at_once() {
         sessions.extend(others.join().unwrap());
     });
     if sessions.len() < 8 {
-        // Not `eprintln!`, whose output libtest hides.
+        // Does not use `eprintln!`, because libtest hides its output.
         let _ = writeln!(std::io::stderr(), "skipped: only root can be another user");
         return;
     }

@@ -17,8 +17,8 @@ fn seconds() -> u64 {
     if std::env::var_os("ATRACE_LONG_TESTS").is_some() { 60 } else { 5 }
 }
 
-/// Writes the spans of requests that last between 1 and 2,000 ms, each with a query, until the time is over. Returns
-/// the number of requests.
+/// Writes the spans of requests that last between 1 and 2,000 ms, each with a query, until the time of the test is
+/// over. Returns the number of requests.
 async fn requests(task: u64) -> u32 {
     let start = Instant::now();
     let mut number = 0;
@@ -50,7 +50,8 @@ fn program() {
         }
         std::fs::write(place("count"), count.to_string()).unwrap();
         tokio::spawn(pending::<()>().instrument(info_span!("polled once")));
-        // Its life begins within 100 ms, and later on a busy machine.
+        // Waits for the life of the span `polled once` to begin, which takes up to 100 ms, and longer on a busy
+        // machine.
         sleep(Duration::from_secs(3)).await;
     });
     // SAFETY: the arguments are numbers; ends this process.

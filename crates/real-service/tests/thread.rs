@@ -8,7 +8,7 @@ use std::time::Duration;
 use atrace::{AtraceTag, atrace_instant, perfetto};
 use atrace_real_service::{Event, Setup, is_program, place, until, wait_for};
 
-/// Returns the file to which a descriptor of the socket thread refers, in this process.
+/// Returns the file to which this descriptor of the socket thread of this process refers.
 fn at(descriptor: u32) -> Option<PathBuf> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let mut named = tasks.filter(|task| {
@@ -43,8 +43,8 @@ fn its_first_descriptors_lead_nowhere() {
     assert!(setup.program().status().unwrap().success());
 }
 
-/// The system calls that the socket thread makes after it has connected, which `docs/security.md` lists, too; and those
-/// of the program's own thread.
+/// The system calls that the socket thread makes after it has connected (`docs/security.md` lists them, too), and the
+/// system calls of the program's own thread.
 const CALLS: [libc::c_long; 15] = [
     libc::SYS_ppoll,
     libc::SYS_recvmsg,
@@ -64,7 +64,7 @@ const CALLS: [libc::c_long; 15] = [
     libc::SYS_exit_group,
 ];
 
-/// Makes the kernel end this process if any of its threads makes another call.
+/// Makes the kernel end this process if any of its threads makes a system call that is not in `calls`.
 fn allow_only(calls: &[libc::c_long]) {
     let statement =
         |code: u32, jump: u8, value: u32| libc::sock_filter { code: code as u16, jt: jump, jf: 0, k: value };
@@ -86,7 +86,7 @@ fn allow_only(calls: &[libc::c_long]) {
     assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// The further system calls that the thread makes when memory of the service arrives.
+/// The further system calls that the socket thread makes when it receives memory of the service.
 const CALLS_FOR_MEMORY: [libc::c_long; 4] =
     [libc::SYS_fcntl, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_close];
 
@@ -108,7 +108,7 @@ fn it_makes_few_more_calls_for_memory() {
     let Some(setup) = Setup::start(TEST) else { return };
     let mut child = setup.program().spawn().unwrap();
     wait_for(&setup.place("ready"));
-    // Time for the filter.
+    // Waits until the program has installed its filter of system calls.
     std::thread::sleep(Duration::from_millis(100));
     let session = setup.session();
     let status = child.wait().unwrap();
@@ -117,7 +117,7 @@ fn it_makes_few_more_calls_for_memory() {
     assert_eq!(names, ["first"]);
 }
 
-/// The names of the program's thread after it has seen this number of sessions.
+/// The names that the program's thread gives itself. An index is the number of sessions that the thread has seen.
 const STEPS: [&std::ffi::CStr; 3] = [c"none", c"one again", c"two"];
 
 #[test]
@@ -128,7 +128,8 @@ fn it_makes_the_listed_calls_alone() {
         assert!(perfetto::status().is_connected());
         atrace_instant(AtraceTag::App, "before");
         let ready = place("ready");
-        // The test waits for this file. From now on, only sleeping and memory are used here.
+        // The test waits for this file. From now on, this thread only sleeps, uses memory, and makes the system calls
+        // in `CALLS`.
         std::fs::write(ready, "").unwrap();
         allow_only(&CALLS);
         for wanted in [2, 1] {
@@ -136,10 +137,10 @@ fn it_makes_the_listed_calls_alone() {
                 atrace_instant(AtraceTag::App, "meanwhile");
                 atrace_sys::thread::pause(Duration::from_millis(1));
             }
-            // SAFETY: the name is a string. The test waits for this name.
+            // SAFETY: the name is a C string. The test waits until the thread has this name.
             unsafe { libc::prctl(libc::PR_SET_NAME, STEPS[wanted as usize].as_ptr(), 0, 0, 0) };
         }
-        // Time for two clock anchors.
+        // Waits for so long that the socket thread makes two clock anchors.
         atrace_sys::thread::pause(Duration::from_millis(2_100));
         atrace_instant(AtraceTag::App, "after");
         // SAFETY: no preconditions; ends the process.

@@ -7,8 +7,8 @@ use atrace_real_service::{Session, Setup, is_program, place, wait_for};
 
 const ROUNDS: usize = 20;
 
-/// Runs in the tested program: makes a file with the name of a step that is done. The file has the time at which the
-/// step was done.
+/// Runs in the tested program: makes a file whose name is the step that is done. The file contains the time at which
+/// the step was done.
 fn say(name: &str, time: u64) {
     let draft = place(&format!("{name}.draft"));
     std::fs::write(&draft, time.to_string()).unwrap();

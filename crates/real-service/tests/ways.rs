@@ -152,7 +152,7 @@ fn a_layer_for_each_way() {
         if child == 0 {
             std::fs::write(place("child"), std::process::id().to_string()).unwrap();
             info!("child's");
-            // SAFETY: as above.
+            // SAFETY: no preconditions; ends the child at once.
             unsafe { libc::_exit(0) };
         }
         // SAFETY: a null pointer is allowed here.
@@ -212,7 +212,7 @@ fn watches_follow_sessions() {
         for round in 0..3 {
             step(&place(&format!("session {round}?")));
             let found = tags.recv_timeout(Duration::from_secs(30)).unwrap();
-            // The tags that are on for ATrace are on as well.
+            // The watch's tags also contain the tags that are on for ATrace, which is `Always` here.
             assert_eq!(found - AtraceTag::Always, AtraceTag::App | AtraceTag::View);
             step(&place(&format!("stop {round}?")));
             let found = tags.recv_timeout(Duration::from_secs(30)).unwrap();
@@ -311,7 +311,7 @@ fn callsites_follow_sessions() {
                 std::hint::spin_loop();
             }
             let known = Instant::now();
-            // `tracing` tells the callsites first and raises its maximum level afterwards.
+            // `tracing` notifies the callsites first, and raises its maximum level afterwards.
             until("on", || {
                 told.changes().len() == 2 * round + 2 && LevelFilter::current() >= LevelFilter::INFO
             });

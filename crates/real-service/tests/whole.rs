@@ -11,12 +11,13 @@ use atrace_real_service::{Event, Losses, Setup, Trace, WRONG, is_program, place}
 const TAG: AtraceTag = AtraceTag::App;
 const MAX: usize = 64 << 10;
 
-/// Returns a text of this length. Texts with another `seed` have other letters.
+/// Returns a text of this length. The letters depend on `seed`.
 fn text(len: usize, seed: usize) -> String {
     (0..len).map(|at| char::from(b'a' + ((at + at / 26 + seed) % 26) as u8)).collect()
 }
 
-/// Returns the arguments of an event: a hundred arguments, half of which are these texts.
+/// Returns the arguments of an event: a hundred arguments with these names. Half of the arguments have these texts as
+/// values, the others have numbers.
 fn args<'a>(names: &'a [String], texts: &'a [String]) -> Vec<Arg<'a>> {
     let pairs = names.iter().zip(texts).enumerate();
     pairs
@@ -27,7 +28,7 @@ fn args<'a>(names: &'a [String], texts: &'a [String]) -> Vec<Arg<'a>> {
         .collect()
 }
 
-/// Lengths of texts that are near those at which a packet gets another form.
+/// Lengths of texts, near the limits at which a packet gets another form.
 const LENGTHS: [usize; 12] = [0, 95, 1000, 1025, 6144, 6145, 8000, 8192, 16_384, 20_000, MAX - 1, MAX];
 
 fn write_events() {
@@ -140,8 +141,8 @@ fn long_texts_are_whole_in_this_service() {
     check(&Trace::open(&path).events());
 }
 
-/// Tests an event for whose parts there is not enough room: the event is lost, counted and reported. The later events
-/// are complete.
+/// Tests an event whose packet needs more chunks than the memory has room for: the event is lost, counted and reported.
+/// The later events are complete.
 #[test]
 fn a_text_without_room_is_lost() {
     const TEST: &str = "a_text_without_room_is_lost";
@@ -150,7 +151,7 @@ fn a_text_without_room_is_lost() {
         let long = text(MAX, 0);
         for _ in 0..20 {
             atrace_begin_args(TAG, "args", &[Arg::Str("a", &long), Arg::Str("b", &long)]);
-            // A thread without room looks for it again after two milliseconds.
+            // A thread that found no room looks for room again only after two milliseconds.
             std::thread::sleep(std::time::Duration::from_millis(10));
             atrace_begin(TAG, "inner");
             atrace_end(TAG);

@@ -214,14 +214,15 @@ mod tests {
         assert_eq!(into, [1001, 1002, 1003, 1004, 1005, 0, 0]);
         assert_eq!(memory.follow(memory.stack(frame(3)), FIRST, &mut into), Some(3));
         assert_eq!(memory.follow(memory.stack(frame(1)), FIRST, &mut into), Some(1));
-        // The buffer is too small for all frames. The walk still checks where they end.
+        // The buffer is too small for all frames. The walk still checks where the frames end.
         for room in 0..=5 {
             into.fill(0);
             assert_eq!(memory.follow(memory.stack(frame(5)), FIRST, &mut into[..room]), Some(room));
             assert_eq!(into[..room], [1001, 1002, 1003, 1004, 1005][..room]);
             assert!(into[room..].iter().all(|address| *address == 0));
         }
-        // An outermost frame that does not exist, that is not a frame, and that has another return address by now.
+        // Three wrong outermost frames: one that does not exist, one that is not a frame, and one whose return address
+        // has changed.
         let elsewhere = [
             frame(6),
             StackFrame { at: LOW + WORD, address: 1001 },
@@ -272,7 +273,7 @@ mod tests {
         assert_eq!(memory.follow(whole, above, &mut into), None);
         let second = Registers { stack: LOW + 1, frame: LOW + FRAME };
         assert_eq!(memory.follow(whole, second, &mut into), Some(4));
-        // The last two words may be a frame.
+        // The last two words of the stack may be a frame.
         let last = Registers { stack: top - 1, frame: top - FRAME };
         assert_eq!(memory.follow(whole, last, &mut into), None);
         assert_eq!(memory.follow(whole, Registers { stack: top - FRAME, ..last }, &mut into), Some(1));
@@ -285,7 +286,7 @@ mod tests {
             let from = Registers { stack: LOW, frame: LOW + data * WORD };
             let all = memory.stack(root);
             assert_eq!(memory.follow(all, from, &mut [0; 16]), Some(5));
-            // A link to the frame itself, to an earlier frame, or into one of these frames.
+            // Links the third frame to itself, to an earlier frame, or into the middle of one of these frames.
             let third = 2 * (2 + data) + data;
             for back in 0..third + 2 {
                 memory.words[third] = LOW + back * WORD;
@@ -383,7 +384,7 @@ mod tests {
                 }
                 low = at + FRAME;
                 at = caller;
-                // The link leads out of this stack.
+                // The frame's link leads out of the simulated stack.
                 if at > memory.high() {
                     break None;
                 }

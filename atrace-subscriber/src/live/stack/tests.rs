@@ -16,7 +16,7 @@ fn set_root(root: StackFrame) {
 /// Links the frames, with the return addresses 0x1000, 0x1001 and so on. Returns the address of the first frame, and
 /// the last frame.
 fn link<const N: usize>(frames: &mut [[usize; 2]; N]) -> (usize, StackFrame) {
-    // A walk reads them through their addresses.
+    // A walk reads the frames through their addresses.
     let first = (&raw const frames[0]).expose_provenance();
     for (at, frame) in frames.iter_mut().enumerate() {
         *frame = [first + FRAME * (at + 1), 0x1000 + at];
@@ -115,8 +115,8 @@ fn a_hole_is_no_memory() {
     let start = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // Far below the other mappings. Among those, the kernel might fill the unmapped page with memory for another
-        // thread of the tests.
+        // The address is far below the other mappings. Near them, the kernel might fill the unmapped page with memory
+        // for another thread of the tests.
         let far = if cfg!(target_pointer_width = "64") { 1_usize << 38 } else { 1 << 28 };
         let far = std::ptr::without_provenance_mut(far);
         let start = libc::mmap(far, 5 * PAGE, protection, flags, -1, 0);
@@ -139,9 +139,9 @@ fn a_hole_is_no_memory() {
     unsafe { libc::munmap(std::ptr::without_provenance_mut(start), 4 * PAGE) };
 }
 
-/// Simulates a coroutine's stack in the reported range of the main thread's stack, by setting other bounds. For a main
-/// thread, the thread library reports a larger stack than is mapped, so there may be unmapped memory between that stack
-/// and the coroutine's.
+/// Simulates a coroutine's stack in the reported range of the main thread's stack: the test changes the stored bounds
+/// of this thread's stack. For a main thread, the thread library reports a larger stack than is mapped, so there may be
+/// unmapped memory between that stack and the coroutine's.
 #[test]
 #[cfg(target_os = "linux")]
 #[cfg_attr(miri, ignore = "asks the kernel")]
@@ -179,8 +179,8 @@ fn nothing_is_read_between_another_stack_and_the_thread_s() {
 /// Runs `run` on this stack, which belongs to no thread.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn on_another_stack(stack: &mut [u64], run: extern "C" fn()) {
-    // SAFETY: both contexts are written before they are read, and live until the function has returned here. Nothing else uses
-    // the function's stack.
+    // SAFETY: both contexts are written before they are read, and live until the function has returned here. No other
+    // code uses the stack of `run`.
     unsafe {
         let mut back = std::mem::zeroed::<libc::ucontext_t>();
         let mut there = std::mem::zeroed::<libc::ucontext_t>();
@@ -220,7 +220,7 @@ impl Found {
 
     /// Walks from the position of the caller.
     fn here() -> Self {
-        // The first walk may use the unwinder.
+        // Walks twice, because the first walk may use the unwinder.
         Self::look();
         Self::look();
         FOUND.take()
@@ -247,7 +247,8 @@ fn a_coroutine_is_unwound() {
         for _ in 0..3 {
             on_another_stack(stack, Found::look);
             let found = FOUND.take();
-            // The coroutine has its own outermost frame. Within the thread's stack it may be learnt like any other.
+            // The coroutine has its own outermost frame. If the coroutine's stack is within the thread's stack, that
+            // frame may be learnt as the outermost frame of the thread's stack.
             assert!(found.unwound.len() < here.unwound.len());
             if let Some(found) = found.by_frame_pointers {
                 assert!(is_own && root != STACK.get().root, "{found:x?}");
@@ -312,7 +313,7 @@ fn where_nothing_was_called_from_before_frame_pointers_are_enough() {
         return;
     }
     let work = || {
-        // Both methods store the innermost frames.
+        // If the buffer is too small, a walk stores the innermost frames, by either method.
         let [few, all] = [3, 64].map(|room| {
             let mut into = [0; 64];
             let found = return_addresses(Walk::FramePointers, &mut into[..room]);
@@ -329,9 +330,9 @@ fn where_nothing_was_called_from_before_frame_pointers_are_enough() {
                 Found::look();
                 let again = FOUND.take();
                 assert!(again.by_frame_pointers.is_some());
-                // Without the frames outside of the outermost one, which only the unwinder sees.
+                // Both walks lack the frames outside of the outermost frame, which only the unwinder sees.
                 assert_eq!(found.either.len(), again.either.len());
-                // On 64-bit ARM these frames have frame pointers, too.
+                // On 64-bit ARM, the C library's outermost frames have frame pointers, too.
                 assert!(found.unwound.len() > found.either.len() || cfg!(target_arch = "aarch64"));
             });
         }
@@ -358,7 +359,8 @@ fn nothing_is_learnt_of_a_stack_that_is_not_seen_to_its_end() {
 fn stacks_around() -> [&'static mut [u8]; 2] {
     const SIZE: usize = 1 << 19;
     let (low, high) = known_stack();
-    // The allocator reserves 64 MiB for each of many threads, and these places may be next to a stack.
+    // Many places are tried, because the allocator reserves 64 MiB for each of many threads, and this memory may be
+    // next to a stack.
     let below = (1..1_000_000).map(|away| low - away * SIZE);
     let above = (0..1_000_000).map(|away| high.next_multiple_of(SIZE) + away * SIZE);
     // SAFETY: this maps new memory, replaces no other mapping, and is never unmapped.
@@ -378,7 +380,7 @@ fn stacks_around() -> [&'static mut [u8]; 2] {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[cfg_attr(miri, ignore = "miri sends no signals")]
 fn a_signal_handler_is_walked_wherever_it_runs() {
-    // On another thread, because there is no room above a main thread's stack.
+    // Runs on another thread, because there is no room above a main thread's stack.
     std::thread::spawn(|| stacks_around().into_iter().for_each(walk_in_handlers)).join().unwrap();
 }
 
@@ -386,8 +388,8 @@ fn a_signal_handler_is_walked_wherever_it_runs() {
 fn walk_in_handlers(stack: &mut [u8]) {
     let has_frame_pointers = has_frame_pointers();
     let here = Found::here();
-    // SAFETY: this installs a handler for a signal that this thread sends to itself. The handler's stack lives until the former
-    // one is restored.
+    // SAFETY: this installs a handler for a signal that this thread sends to itself. The handler's stack lives until
+    // the former alternate stack is restored.
     unsafe {
         let mut before = std::mem::zeroed::<libc::stack_t>();
         let own = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
@@ -430,7 +432,7 @@ fn what_was_found_is_what_the_unwinder_finds() {
         // make separate calls for each method.
         for by in black_box(&[Walk::FramePointers, Walk::Unwinding][..]) {
             let at = usize::from(*by == Walk::Unwinding);
-            // Twice, because the first walk may use the unwinder.
+            // Walks twice, because the first walk may use the unwinder.
             return_addresses(*by, &mut into[at]);
             found[at] = return_addresses(*by, &mut into[at]);
         }

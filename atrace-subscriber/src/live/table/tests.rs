@@ -55,7 +55,7 @@ fn slots_are_used_again() {
             assert_eq!(record.description.id, ids[at]);
             assert_eq!(addresses[record.addresses.clone()], [at + 1, at + 1][..at % 3]);
         }
-        // In another order each time, and with some ids twice.
+        // Removes the ids in another order each time, and some ids twice.
         for id in ids.iter().rev().step_by(round + 1).chain(&ids) {
             table.remove(*id);
         }

@@ -1,4 +1,4 @@
-//! Tests of the [area](super::area).
+//! Tests of the [area](super::area), the memory that contains the properties of a store.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
@@ -152,8 +152,8 @@ fn unterminated_texts_are_faults_that_setting_repairs() {
     assert!(matches!(result, Err(ReadError::Damaged(_))));
 }
 
-/// Tests that readers which race with a writer see only whole values. Under Miri, the test also explores orders of
-/// memory accesses that the present hardware may never show.
+/// Tests that readers see only complete values while a writer changes a property. Under Miri, the test also explores
+/// orders of memory accesses that the present hardware may never show.
 #[test]
 fn values_are_never_torn() {
     let area = area();
@@ -185,8 +185,8 @@ fn values_are_never_torn() {
     });
 }
 
-/// Tests that a reader which sees a new count of properties also finds the new property, and that a reader which sees a
-/// new area serial also finds the change.
+/// Tests that a reader which sees a new count of properties also finds the new property. Also tests that a reader which
+/// sees a new area serial also sees the change that this serial announces.
 #[test]
 fn what_is_announced_is_there() {
     let rounds = if cfg!(miri) { 2 } else { 40 };
@@ -221,7 +221,7 @@ fn what_is_announced_is_there() {
                         continue;
                     }
                     seen = serial;
-                    // The first has the serial 2.
+                    // The change that sets the first property changes the area serial from 1 to 2.
                     let number = serial - 2;
                     let entry = area.find(&keys[number as usize]).unwrap().expect("its serial is out");
                     assert_eq!(entry.read().unwrap().1, value(&number.to_string()));

@@ -153,8 +153,9 @@ mod tests {
     use crate::row::Sink;
     use crate::stats::sample::Sample;
 
-    /// Judges artificial results of the twins `filtered` and `nosub`: in each case, `nosub` takes 1000 ns and
-    /// `filtered` takes `more[case]` ns more. The time of each slice of `filtered` deviates by up to `noise` ns.
+    /// Judges artificial results of `filtered` and `nosub`, which are twins (modes that must take the same time): in
+    /// each case, `nosub` takes 1000 ns and `filtered` takes `more[case]` ns more. The time of each slice of `filtered`
+    /// deviates by up to `noise` ns.
     fn twins(more: &[i64], noise: i64) -> Judged {
         let cases = (0..more.len()).map(|n| Case::new(Info::of(format!("rust/{n}")), |_| Ok(Done::new())));
         let mut results = Results::new(Mode::all(), cases.collect(), Sink::Null, Names::default());
@@ -182,14 +183,14 @@ mod tests {
         let all = twins(&[0; 13], 60);
         assert_eq!((&all.of[..], all.verdict), ("all 13 cases", Verdict::Kept), "{all:?}");
         assert_eq!(all.promise, "filtered takes as long as nosub");
-        // All cases take 3 % more than 1000 ns; 1 % is allowed.
+        // All cases take 3 % more than the 1000 ns of `nosub`, and 1 % is allowed.
         assert_eq!(twins(&[30; 13], 100).verdict, Verdict::Missed);
         let at_limit = twins(&[10; 13], 60);
         assert_eq!(at_limit.verdict, Verdict::Open, "{at_limit:?}");
     }
 
-    /// Adds a generation (the results of one set of processes) of ten slices. The first `lossy` slices lost an event
-    /// and took less time.
+    /// Adds a generation (the results of one set of processes) with ten slices. The first `lossy` of these slices lost
+    /// an event and took less time.
     fn slices(results: &mut Results, lossy: usize) {
         results.generations += 1;
         for turn in 0..10 {
@@ -237,7 +238,7 @@ mod tests {
             results.finish();
             common(&results).into_iter().find(|judged| judged.promise.contains("parts of a part"))
         };
-        // A single slice may differ.
+        // The median of the slices counts, so a single slice may differ.
         for (switch, verdict, ratio) in
             [(&[190, 190, 150, 210][..], Verdict::Kept, "0.985"), (&[170, 170], Verdict::Missed, "0.970")]
         {
@@ -284,8 +285,8 @@ mod tests {
         let mut results = Results::new(vec![Mode::NONE], cases, Sink::Null, Names::default());
         let took = Duration::from_millis(10);
         let done = |occurrences| Done::new().rate("ops_per_s", occurrences, took);
-        // The lowest and the highest of nine and one are outside of the interval; of nine and ten it would be the four
-        // lowest and the four highest.
+        // The process with ten rates counts as one generation, so there are ten samples, and the lowest and the highest
+        // are outside of the interval. With 19 samples, the four lowest and the four highest would be outside.
         for occurrences in 1..=9 {
             results.generations += 1;
             let slice = Slice { took, elapsed: took, chain: [1.0; 2], done: done(f64::from(occurrences)) };

@@ -204,7 +204,8 @@ mod tests {
         ids.iter().map(|&id| Case::new(Info::of(id), |_| Ok(Done::new()))).collect()
     }
 
-    /// Makes results of two cases. In each turn, `filtered` takes `apart[case]` ns more or less than `nosub`.
+    /// Returns artificial results of two cases. In each turn, `filtered` takes `apart[case]` ns more or less than
+    /// `nosub`.
     fn results(apart: [u64; 2]) -> Results {
         let mut results =
             Results::new(Mode::all(), cases(&["rust/a", "rust/b"]), Sink::Null, Names::default());
@@ -246,7 +247,7 @@ mod tests {
             assert_eq!(turn.len(), 2);
             had[turn[0].0] += 1;
         }
-        // A spread that is twice as wide needs four times as many turns.
+        // The case whose spread is twice as wide gets four times as many turns.
         assert!((had[1] + 1 - 4 * (had[0] + 1_i32)).abs() <= 4, "{had:?}");
     }
 
@@ -275,7 +276,8 @@ mod tests {
             orders.insert(turns.clone());
             turns.sort_by_key(Vec::len);
             assert_eq!(turns.iter().map(Vec::len).collect::<Vec<_>>(), [5 - n % 2, 12]);
-            // The two cases of a mode are neighbours in the turn.
+            // In a turn (slices that run directly one after the other), the slices of a mode's two cases are
+            // neighbours.
             assert!(turns[1].chunks(2).all(|two| two[0].1 == two[1].1 && two[0].0 + two[1].0 == 1));
         }
         assert!(orders.len() > 30);
@@ -290,12 +292,12 @@ mod tests {
             pace(&plan, (slice, 2), &modes[..5], &micros(operation), &[0, 1, 2, 3], &[4])
         };
         let pace = |operation| pace_of(plan.slice, operation);
-        // All silent modes have as many operations as the slowest silent mode; a writing mode may take as long as five
-        // slices.
+        // All modes that write nothing get the number of operations that the slowest of them can run in a slice. A mode
+        // that writes may take as long as five slices.
         let even = pace([10, 20, 20, 25, 100]);
         assert_eq!((&even.slice[..], &even.every[..]), (&[40; 5][..], &[1, 1, 1, 1, 4][..]));
         assert_eq!(pace_of(plan.slice * 16, [10, 20, 20, 25, 100]).slice, [640; 5]);
-        // If an operation takes longer than a slice, a batch runs in one of several rounds.
+        // If an operation takes longer than a slice, the mode runs a batch of operations in only one of several rounds.
         let long = pace([2000, 2000, 2000, 2000, 4000]);
         assert_eq!((&long.slice[..], long.every[0], long.every[4]), (&[2; 5][..], 2, 8));
     }

@@ -431,8 +431,8 @@ mod tests {
     use crate::report::input::Bench;
     use crate::row::Versus;
 
-    /// Makes the results of a machine. They contain only the rows for the finding about the semaphore of `suspension`,
-    /// after `change` was called with each row.
+    /// Returns the results of a machine. They contain only the rows for the report's finding about the semaphore in the
+    /// bench `suspension`, after `change` was called with each row.
     fn machine(change: fn(&mut Row)) -> Machine {
         let row = |id: &str| {
             let mut row = Row::around(id, 100.0, 0.5);
@@ -465,7 +465,7 @@ mod tests {
             row.noisy = true;
             row.vs.insert(base, Versus { ratio: 1.05, low, high, sure: true });
         }
-        // Between 0.9 and 1.2, the two take as long.
+        // If the ratio is between 0.9 and 1.2, the two handlers count as equally fast.
         assert_eq!(line(&machine(|row| versus(row, 1.03, 1.07))), "1.05 (1.03–1.07) | yes | ");
         assert_eq!(line(&machine(|row| versus(row, 1.03, 1.25))), "1.05 (1.03–1.25) | not decided | ");
         assert_eq!(line(&machine(|row| versus(row, 1.21, 1.25))), "1.05 (1.21–1.25) | no | ");

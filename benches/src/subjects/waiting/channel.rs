@@ -223,8 +223,8 @@ mod tests {
         .await
     }
 
-    /// Sends numbers from one task to another. Returns the received numbers, and how many times the two ends
-    /// have waited.
+    /// Sends numbers through a channel from one task to another. Returns the received numbers, and how many times the
+    /// sender and the receiver have waited.
     fn through<H: Handler>(capacity: usize, sender_first: bool) -> (Vec<u64>, u64) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
@@ -262,7 +262,8 @@ mod tests {
                 let (inline, waits) = through::<Inline>(capacity, sender_first);
                 assert_eq!(inline, (0..100).collect::<Vec<_>>());
                 assert_eq!(through::<Boxed>(capacity, sender_first), (inline, waits));
-                // An end waits when the channel is full or empty, at most once for each element.
+                // The sender waits when the channel is full, and the receiver when it is empty, together at most about
+                // once for each element.
                 let least = 100 / (capacity as u64 + 1);
                 assert!(waits <= 101 && (capacity == 200 || waits >= least), "{capacity}: {waits}");
             }

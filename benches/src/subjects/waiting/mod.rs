@@ -108,8 +108,8 @@ mod tests {
         fn cancel<C: Cancel>((): ()) {}
     }
 
-    /// Checks that the handler unregisters a dropped acquire. Two acquires wait for the permit `held`; one of them is
-    /// dropped, and the other gets the permit.
+    /// Checks that the handler unregisters a dropped future of `acquire`. Two such futures wait for the permit `held`:
+    /// one of them is dropped, and the other gets the permit.
     fn prove_acquire<H: Handler, F: Future + Send + 'static>(
         held: impl Sized,
         slots: &'static Slots<F>,

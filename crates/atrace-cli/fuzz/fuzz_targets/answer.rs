@@ -1,4 +1,5 @@
-//! Arbitrary answers of a child with another user's rights: the doctor's facts, and the content of a store.
+//! Fuzzes the parsers for answers of a child process with another user's rights: the facts that the doctor asks for,
+//! and the content of a property store.
 //!
 //! The parsers are not public, so their sources are compiled into this target.
 

@@ -1,4 +1,4 @@
-//! Arbitrary state pages of a process: how the doctor parses and displays them.
+//! Fuzzes how the doctor parses and displays the page in which a process publishes its state.
 
 #![no_main]
 
@@ -11,7 +11,8 @@ mod facts;
 use facts::Published;
 
 fuzz_target!(|bytes: &[u8]| {
-    // The bytes are parsed twice: in a page of the right length that is marked as not being written, and as they are.
+    // The bytes are parsed twice: in a page of the right length whose first word says that no write is in progress, and
+    // as they are.
     let mut page = vec![0; atrace_sys::state::SIZE];
     page[..8].copy_from_slice(&2_u64.to_ne_bytes());
     let length = bytes.len().min(page.len() - 8);

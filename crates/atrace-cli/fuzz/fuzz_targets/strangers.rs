@@ -1,6 +1,8 @@
-//! A producer that does anything: arbitrary messages, arbitrary memory, and reads of that memory at arbitrary times.
+//! Fuzzes the service with a producer that sends arbitrary messages and has arbitrary content in its shared memory. The
+//! service reads this memory at arbitrary times.
 //!
-//! Whatever it does, the service must store a valid trace, in which each packet names its producer exactly once.
+//! Whatever the producer does, the service must store a valid trace, in which each packet names its producer exactly
+//! once.
 //!
 //! The service's modules are not public, so their sources are compiled into this target.
 
@@ -26,20 +28,20 @@ use service::storage::{Storage, StoredPackets};
 
 #[derive(Arbitrary, Debug)]
 enum Act<'a> {
-    /// Bytes that need not be a frame.
+    /// Sends bytes that may be no valid frame.
     Send(&'a [u8]),
-    /// A request with these arguments.
+    /// Sends a request with these arguments.
     Invoke {
         method: u8,
         wants_reply: bool,
         arguments: &'a [u8],
     },
-    /// Writes a word at any place.
+    /// Writes a word at any place in the shared memory.
     Store {
         at: u16,
         value: u32,
     },
-    /// Writes a plausible chunk.
+    /// Writes a chunk with a plausible header into the shared memory.
     Chunk {
         page: u8,
         chunk: u8,
@@ -102,7 +104,7 @@ impl Memory {
         Self(file.into())
     }
 
-    /// Writes a word, unless the place is beyond the end.
+    /// Writes a word, unless the place is beyond the end of the memory.
     fn store(&self, at: usize, word: u32) {
         if at + 4 <= PAGE * PAGES {
             self.0.write_all_at(&word.to_ne_bytes(), at as u64).expect("it can be written");
@@ -110,7 +112,7 @@ impl Memory {
     }
 }
 
-/// Does the act. Returns false if the producer was disconnected.
+/// Performs one act of the producer. Returns false if the service has disconnected the producer.
 fn perform(act: &Act<'_>, producer: &mut Producer, memory: &Memory, books: &mut Books) -> bool {
     let mut frame = vec![0; 64 << 10];
     let mut invoke = |number, wants_reply, arguments: &dyn Fn(&mut Writer<'_>)| {
@@ -120,7 +122,7 @@ fn perform(act: &Act<'_>, producer: &mut Producer, memory: &Memory, books: &mut 
     let done = match *act {
         Act::Send(bytes) => producer.receive(bytes, None, books),
         Act::Invoke { method, wants_reply, arguments } => {
-            // Arbitrary argument bytes in place of an encoded message.
+            // Puts arbitrary bytes in the place of the request's encoded arguments.
             let mut bytes = invoke(method.into(), wants_reply, &|_| ());
             if arguments.len() < 100 && bytes.ends_with(&[0x1a, 0]) {
                 let len = arguments.len() as u8;

@@ -1,4 +1,4 @@
-//! The text of a trace, with arbitrary names and messages of other users.
+//! Fuzzes the parsers and writers for the text of a trace, with arbitrary names and messages of other users.
 //!
 //! The parsers are not public, so their sources are compiled into this target.
 
@@ -16,14 +16,14 @@ mod markers;
 mod systrace;
 #[path = "../../src/command/buffer/text.rs"]
 mod text;
-/// The path by which the command imports the module.
+/// The module `markers` at the path by which the command's sources import it.
 mod tracefs {
     pub(crate) use crate::markers;
 }
 
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
-    /// Arbitrary bytes.
+    /// Arbitrary bytes, which are read as the text of a trace.
     bytes: &'a [u8],
     /// Events that the kernel may have written.
     events: Vec<Event<'a>>,
@@ -44,7 +44,8 @@ struct Event<'a> {
 }
 
 impl Event<'_> {
-    /// Returns a name: at most 15 bytes without a NUL or leading spaces, which look like the column's padding.
+    /// Returns a thread's name: at most 15 bytes without a NUL, and without leading spaces, which would look like the
+    /// padding of the column.
     fn name(&self) -> Vec<u8> {
         let name: Vec<u8> = self.name.iter().copied().take_while(|byte| *byte != 0).take(15).collect();
         let spaces = name.iter().take_while(|byte| **byte == b' ').count();
@@ -76,7 +77,8 @@ impl Event<'_> {
     }
 }
 
-/// Checks that the page has each part once, whatever the trace contains, and that the list is valid.
+/// Checks that the HTML page has each part once, whatever the trace contains, and that the page's list of processes is
+/// valid.
 fn check_picture(trace: &[u8], room: usize) -> Vec<u8> {
     let mut page = Cursor::new(Vec::new());
     let name = |process: u32| (process % 3 == 0).then(|| String::from_utf8_lossy(trace).into_owned());
@@ -110,7 +112,7 @@ fuzz_target!(|input: Input<'_>| {
         assert_eq!((marker.cpu, &marker.payload), (u32::from(event.cpu), &event.payload()));
     }
     let page = check_picture(&trace, usize::from(input.room));
-    // Each event is one line of the page.
+    // Each event is one line of the HTML page.
     let lines = page.split(|byte| *byte == b'\n').filter(|line| markers::Header::parse(line).is_some());
     assert_eq!(lines.count(), input.events.len());
 });

@@ -616,7 +616,7 @@ mod tests {
         entries.iter().for_each(|entry| text += &entry.line());
         let mut expected = NoteText { boot: "boot".into(), entries, ..NoteText::default() };
         assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
-        // The command was killed while it wrote the last line, which is ignored.
+        // If the command was killed while it wrote the last line, this line is ignored.
         assert_eq!(NoteText::parse(&(text.clone() + "9 0 2f 2a")).as_ref(), Some(&expected));
         text += &line_of_store(DONE, &Store::of(Some(7), expected.entries[0].path.clone()));
         expected.entries[0].before = 0;

@@ -180,7 +180,8 @@ mod tests {
         assert_eq!(facts.published().unwrap().get("pid"), Some("1"));
     }
 
-    /// Changes each byte of an answer, and cuts the answer at each length. The decoder must never panic.
+    /// Tests answers in which each byte was changed, and answers that were cut at each length. The decoder must never
+    /// panic.
     #[test]
     fn no_answer_ends_the_reader() {
         let bytes = some().bytes();

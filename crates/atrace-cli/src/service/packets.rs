@@ -164,7 +164,7 @@ mod tests {
         let first = Facts { clears_state: true, tells_loss: true, ..Facts::default() };
         assert_eq!(look(b"\x68\x01\xd0\x02\x01"), Some(first));
         assert_eq!(look(b""), Some(Facts::default()));
-        // A packet that is cut, and packets with fields that only the service may write.
+        // A packet that is cut, and packets with fields that only the service may write, are invalid.
         assert_eq!(look(b"\x5a\x02\x48"), None);
         assert_eq!([look(b"\x18\x01"), look(b"\x50\x01"), look(b"\xf8\x04\x01")], [None; 3]);
     }

@@ -324,7 +324,7 @@ fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
 mod tests {
     use super::*;
 
-    /// A sequence with memory limits, for tests.
+    /// A sequence of chunks, with the memory that its connection (`own`) and all connections (`all`) use.
     #[derive(Default)]
     struct Tried {
         sequence: Sequence,
@@ -353,8 +353,8 @@ mod tests {
         Head { number, writer: 1, packets, flags }
     }
 
-    /// Passes chunks to the sequence and returns the packets that the sequence has stored, with a `!` before each
-    /// packet that follows a loss.
+    /// Passes chunks to the sequence. Returns the packets that the sequence has stored, with a `!` before each packet
+    /// that follows a loss, and the result of the last chunk.
     fn taken(tried: &mut Tried, chunks: &[(Head, &[u8], bool)]) -> (Vec<String>, Result) {
         let mut all = Vec::new();
         let (sequence, room) = tried.parts();
@@ -385,7 +385,7 @@ mod tests {
         ];
         assert_eq!(taken(&mut tried, &chunks), (["a", "b", "c", "d"].map(String::from).to_vec(), Ok(())));
         assert_eq!(tried.sequence.age(10), 2);
-        // The number of packets may only grow.
+        // The number of packets in a chunk may only grow: a smaller number is a fault.
         let back = [(head(9, 3, 0), &bytes[..], false), (head(9, 2, 0), bytes, false)];
         assert_eq!(taken(&mut tried, &back).1, Err(Fault::Count));
     }
@@ -438,7 +438,7 @@ mod tests {
         assert_eq!(tried.patch(0, patch(u64::MAX, b"!"), true, &mut take), Err(Fault::Patch));
         assert_eq!(tried.patch(0, std::iter::empty(), true, &mut take), Ok(true));
         assert_eq!(all, [&b"a"[..], b"b!cd", b"e"]);
-        // Chunks whose patches never arrive.
+        // The packets of these chunks are not stored, because the patches of the first chunk do not arrive.
         let late = [(head(3, 2, NEEDS_PATCHES), &b"\x01f\x01?"[..], true), (head(4, 1, 0), b"\x01g", true)];
         assert_eq!(taken(&mut tried, &late), (Vec::new(), Ok(())));
         let mut all = Vec::new();
@@ -466,7 +466,7 @@ mod tests {
         ];
         assert_eq!(taken(&mut tried, &chunks), (Vec::new(), Ok(())));
         assert_eq!(tried.own, 0);
-        // The oldest of the waiting chunks are given up.
+        // If waiting chunks use too much memory, the oldest of them are given up.
         let waits = |number| (head(number, 2, NEEDS_PATCHES), &b"\x01a\x01?"[..], true);
         let many: Vec<_> = (4..40).map(waits).collect();
         let (all, done) = taken(&mut tried, &many);

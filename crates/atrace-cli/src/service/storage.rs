@@ -242,11 +242,11 @@ mod tests {
     #[test]
     fn where_there_is_no_more_room_what_had_some_is_there() {
         const ROOM: usize = 4 * BLOCK;
-        // A file that can't grow.
+        // The packets are stored in a memory file that can't grow.
         let (_, file) = Foreign::make(ROOM, 4096).unwrap();
         let mut kept = StoredPackets::new(Storage::File { file: file.into(), max: None }, 1, 0);
         let whose = PacketOrigin::new(2, 1, 0);
-        // As when the memory of a producer that wrote much is read.
+        // Adds packets as when the service reads the memory of a producer that has written many packets.
         let is_kept = (0..1000).filter(|_| kept.add(&[0; 1000], Facts::default(), &whose, false));
         assert!(is_kept.count() < ROOM / 1000);
         kept.flush();

@@ -10,12 +10,12 @@ use self::buffer::Buffer;
 use super::instance::maker;
 use super::*;
 
-/// Returns a new instance. If no instance can be created, prints why the test is skipped, and returns `None`.
+/// Returns a new tracefs instance. If no instance can be created, prints why the test is skipped, and returns `None`.
 pub(crate) fn instance(test: &str) -> Option<Buffer> {
     match Buffer::create("atrace-tracefs-test") {
         Ok(instance) => Some(instance),
         Err(e) => {
-            // Not `eprintln!`, whose output libtest hides for tests that pass.
+            // Writes without `eprintln!`, because libtest hides the output of `eprintln!` in tests that pass.
             let _ = writeln!(io::stderr(), "skipped {test}: {e}");
             None
         }
@@ -119,7 +119,7 @@ fn a_name_with_a_newline_is_a_name() {
     let tasks: Vec<_> = got.iter().map(|marker| &marker.task[..]).collect();
     assert_eq!(tasks, [&b"one"[..], b"a\nb", b"\n\nc\n"]);
     assert_eq!(got.iter().map(Marker::text).collect::<Vec<_>>(), ["B|1|x", "B|2|y", "I|3|z"]);
-    // A name is too short to forge a complete header.
+    // A thread's name is too short to forge a complete header of an event.
     let forged = line("-1[2] 3: x", 9, "[000] .....     6.000001: tracing_mark_write: B|9|y\n");
     let text = format!("{}B|1|x\n {}\n{forged}", head("one"), "z".repeat(8));
     assert_eq!(payloads(&text), [format!("B|1|x\n {}", "z".repeat(8)), "B|9|y".to_owned()]);
@@ -168,7 +168,7 @@ fn stats_are_summed() {
 }
 
 /// Tests that statistics are read correctly while they change: the kernel generates the text anew for each `read`, so
-/// parts of two texts must not be mixed.
+/// the reader must not mix parts of two texts.
 #[test]
 fn stats_are_whole_while_they_change() {
     let Some(instance) = instance("stats_are_whole_while_they_change") else {
@@ -176,7 +176,7 @@ fn stats_are_whole_while_they_change() {
     };
     let is_read = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // The numbers gain a digit, and lose it again.
+        // This thread makes the numbers gain and lose a digit again and again.
         scope.spawn(|| {
             while !is_read.load(Ordering::Relaxed) {
                 instance.clear().unwrap();

@@ -18,8 +18,8 @@ pub const COMMAND: &str = env!("CARGO_BIN_EXE_atrace");
 /// The user id of `nobody`.
 pub const USER: u32 = 65534;
 
-/// Runs the command to its end. Once the command has said `text` on stderr, creates the file `said`, for which the
-/// program waits.
+/// Runs the command to its end. Once the command has written `text` to stderr, creates the file `said`, for which the
+/// recorded program waits.
 pub fn ended_when_told(command: &mut Command, text: &str, said: &Path) -> Ran {
     let mut child = command.spawn().unwrap();
     let mut stderr = String::new();
@@ -47,7 +47,8 @@ impl Here {
         here
     }
 
-    /// Gives the program a name in this directory. The program is copied only if it is on another file system.
+    /// Gives the program a name in this directory, by a hard link. The program is copied only if no hard link can be
+    /// made, such as from another file system.
     fn take_in(&self, program: &Path, name: &str) {
         if fs::hard_link(program, self.path(name)).is_err() {
             common::copy_program(program, self.path(name));
@@ -58,8 +59,8 @@ impl Here {
         self.0.path().join(name)
     }
 
-    /// Returns the command `atrace`, which is not started yet. Its environment makes this test program, when the
-    /// command runs it, do the work of the test case `case`.
+    /// Returns the command `atrace`, which is not started yet. The command runs this test program, and the command's
+    /// environment makes the test program do the work of the test case `case`.
     pub fn atrace(&self, case: &str) -> Command {
         self.cleared(&self.path("atrace"), case)
     }
@@ -79,7 +80,7 @@ impl Here {
         command
     }
 
-    /// Returns `atrace run --kernel -o out … -- program case`.
+    /// Returns the command `atrace run --kernel -o out … -- program case`.
     pub fn run(&self, case: &str, options: &[&str]) -> Command {
         self.run_to("out", case, options)
     }
@@ -91,7 +92,7 @@ impl Here {
         command
     }
 
-    /// Returns the command that runs this script in a mount namespace of its own.
+    /// Returns the command that runs this script in a separate mount namespace.
     pub fn apart(&self, script: &str) -> Command {
         let mut command = Command::new("unshare");
         command.args(["-m", "sh", "-c", script]).current_dir(self.0.path());
@@ -121,7 +122,7 @@ pub fn end(command: &mut Command) -> Ran {
     common::end_of(command.spawn().unwrap())
 }
 
-/// A command `atrace record`, and the lines that it has said.
+/// A running command `atrace record`, and the text that it has written to stderr so far.
 pub struct Recording {
     pub child: Child,
     lines: Lines<BufReader<ChildStderr>>,
@@ -151,12 +152,12 @@ impl Recording {
     }
 }
 
-/// Resets the signals that ask a program to end: the started program must not ignore them, even if this process does,
-/// as under `nohup`.
+/// Resets the signals that ask a program to end: the started program must not ignore these signals, even if this
+/// process ignores them, as under `nohup`.
 pub fn with_usual_signals(command: &mut Command) {
     let reset = || {
         for number in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
-            // SAFETY: the default action is no function.
+            // SAFETY: `SIG_DFL` is valid, and no handler function is installed.
             unsafe { libc::signal(number, libc::SIG_DFL) };
         }
         Ok(())
@@ -193,12 +194,12 @@ pub fn refusing(command: &mut Command, call: libc::c_long, errno: i32) -> &mut C
 }
 
 pub fn signal(child: &Child, number: i32) {
-    // SAFETY: a child that was not waited for.
+    // SAFETY: the process is a child that was not waited for.
     assert_eq!(unsafe { libc::kill(i32::try_from(child.id()).unwrap(), number) }, 0);
 }
 
-/// Returns the tracefs instances, and the directories of runs, that the command with the process id `pid` created and
-/// did not remove.
+/// Returns the tracefs instances and the directories in `/dev/shm` that the command with the process id `pid` created
+/// and did not remove.
 pub fn left_by(pid: u32) -> Vec<PathBuf> {
     let instances = tracefs::root().unwrap().join("instances");
     let entries = [instances, "/dev/shm".into()].into_iter().flat_map(|path| fs::read_dir(path).unwrap());
@@ -212,7 +213,8 @@ pub fn left_by(pid: u32) -> Vec<PathBuf> {
     entries.map(|entry| entry.unwrap().path()).filter(is_its).collect()
 }
 
-/// Returns the directories of runs that the command with the process id `pid` created and did not remove.
+/// Returns the directories in `/dev/shm` that the command `atrace run` with the process id `pid` created and did not
+/// remove.
 pub fn runs_left_by(pid: u32) -> Vec<PathBuf> {
     let entries = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.to_str().unwrap().contains(&format!("/atrace-run-{pid}-"))).collect()

@@ -1,4 +1,4 @@
-//! A producer that can send any bytes, and memory to which it can write any bytes.
+//! A producer that can send any bytes to the service, and shared memory to which the producer can write any bytes.
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of this")]
 #![allow(unsafe_code, reason = "memory is made and sealed as a C program does it")]
@@ -93,8 +93,8 @@ impl Producer {
             arguments.number(1, page).bytes(3, b"a \x1b[31mtest").number(6, 1).bytes(8, self.version);
         });
         self.request = 2;
-        // A user may only have so many descriptors in flight (ETOOMANYREFS), and other attacks of this user may run
-        // beside this one.
+        // The number of a user's descriptors that are being sent is limited (ETOOMANYREFS), and other attacks of this
+        // user may run at the same time.
         let (frame, begun) = (frame.unwrap(), Instant::now());
         while !self.socket.send(frame, Some(file.as_raw_fd())) {
             assert!(begun.elapsed() < Duration::from_secs(30), "the memory can't be sent");
@@ -102,7 +102,7 @@ impl Producer {
         }
     }
 
-    /// Registers the data source, and waits until the service has started it.
+    /// Registers the data source `track_event`, and waits until the service has started it.
     pub fn begin(&mut self) {
         self.invoke(5, |_| ());
         self.register(b"track_event");
@@ -130,8 +130,8 @@ impl Producer {
         self.socket.send(frame, None)
     }
 
-    /// Returns the kind of the next command, or `None` if the service has closed the connection. The content of the
-    /// command is ignored.
+    /// Returns the kind of the service's next command, or `None` if the service has closed the connection. The
+    /// command's content is ignored.
     pub fn command(&mut self) -> Option<Command<'static>> {
         loop {
             while let Some((frame, len)) = wire::split(&self.inbox).unwrap() {
@@ -162,8 +162,8 @@ impl Producer {
         while self.command().is_some() {}
     }
 
-    /// Writes a chunk that fills a page: its number, its writer, the count and flags, and the packets. Sets the
-    /// page's state.
+    /// Writes a chunk that fills a page: the chunk's number, its writer, the count of packets with the flags, and the
+    /// packets. Then sets the state of the page.
     pub fn chunk(&self, page: usize, number: u32, writer: u16, counted: u16, packets: &[u8], state: u32) {
         let start = page * PAGE + 8;
         let mut bytes = packets.to_vec();

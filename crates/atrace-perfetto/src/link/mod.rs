@@ -376,8 +376,8 @@ mod tests {
     use crate::producer;
     use crate::tests::is_alone;
 
-    /// Tests a service that reads nothing: completed chunks wait until there is room, and the connection ends if there
-    /// is none for a long time.
+    /// Tests a service that reads nothing: completed chunks wait until the socket has room, and the connection ends if
+    /// the socket has no room for a long time.
     #[test]
     #[cfg_attr(miri, ignore = "no sockets")]
     fn completed_chunks_wait_for_room_in_the_socket() {
@@ -410,7 +410,8 @@ mod tests {
         arena.retire();
     }
 
-    /// Tests a service that accepts the connection and never answers. After a while its sessions count as not existing.
+    /// Tests a service that accepts the connection and never answers. After a while, the producer no longer presumes
+    /// that the service has sessions.
     #[test]
     #[cfg_attr(miri, ignore = "no sockets")]
     fn a_silent_service_does_not_keep_all_tags_on() {

@@ -31,7 +31,7 @@ pub mod sync {
             let (success, failure) = (atomic::Ordering::AcqRel, atomic::Ordering::Acquire);
             match self.0.compare_exchange(pointer(current), pointer(new), success, failure) {
                 Ok(_) => Ok(()),
-                // SAFETY: as in `get`.
+                // SAFETY: only pointers to `&'static T` are stored.
                 Err(present) => Err(unsafe { &*present }),
             }
         }

@@ -31,7 +31,7 @@ fn write(events: usize) {
 /// Forks a child that writes this number of events, calls `at_end`, and ends at once.
 #[expect(unsafe_code, reason = "forks as C programs do")]
 fn write_in_child(events: usize, at_end: fn()) {
-    // SAFETY: the child traces, which it may, and ends.
+    // SAFETY: the child only traces, which a forked child may do, and ends.
     unsafe {
         let child = libc::fork();
         if child == 0 {
@@ -62,7 +62,7 @@ pub fn write_all(number: usize, at_end: fn()) {
                 write_in_child(events, at_end);
             }
         }
-        // Before the parent's first event, and by several threads at once.
+        // Forks a child before the parent's first event, and then more children on several threads at once.
         _ => {
             write_in_child(quarter, at_end);
             let threads = [quarter, quarter];

@@ -441,8 +441,8 @@ impl Tally {
 mod tests {
     use super::*;
 
-    /// Returns a directory that tests use in place of a buffer, with the files that a buffer has on a kernel with these
-    /// clocks and options. A file contains the text that was last written to it.
+    /// Returns a directory that tests use in place of a tracefs instance. It has the files that an instance has on a
+    /// kernel with these clocks and options. Each file contains the text that was last written to it.
     fn stand_in(clocks: &str, options: &[&str]) -> (tempfile::TempDir, Instance) {
         let root = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| {
@@ -469,7 +469,7 @@ mod tests {
     #[test]
     fn a_buffer_is_prepared_as_far_as_the_kernel_can() {
         let kernels: [(&str, &[&str], &str, &str); 5] = [
-            // 3.10, whose instances have no options; Android's 3.10 and 3.18; 4.9; 4.14.
+            // Linux 3.10, whose instances have no options; Android's Linux 3.10 and 3.18; Linux 4.9 and 4.14.
             ("[local] global counter uptime perf x86-tsc\n", &[], "global", ""),
             ("[local] global counter uptime perf\n", &["overwrite", "print-tgid"], "global", "print-tgid"),
             ("[local] global counter uptime perf mono\n", &["overwrite", "print-tgid"], "mono", "print-tgid"),
@@ -492,7 +492,7 @@ mod tests {
                 assert_eq!(read(&format!("options/{option}")), expected, "{option} of {clocks}");
             }
             assert_eq!(read(&format!("events/{TEACHER}/enable")), "1", "{clocks}");
-            // The reader of the trace is told.
+            // If the clock is not `boot`, a comment in the trace tells its reader.
             fs::write(
                 root.path().join("trace_clock"),
                 clocks.replace(['[', ']'], "").replace(clock, &format!("[{clock}]")),
@@ -517,12 +517,13 @@ mod tests {
         assert_eq!((tally.written(), tally.lost()), (1_000_000, 998_000));
         let (kb, is_sure) = tally.needed_kb(u64::MAX);
         assert!(is_sure);
-        // A page of 4 KiB holds 85 events of 48 bytes, a larger one no fewer for each KiB.
+        // A page of 4 KiB holds 85 events of 48 bytes, and a larger page holds at least as many for each KiB.
         assert!((1_000_000 / 85 * 4..1_000_000 / 85 * 5).contains(&kb), "{kb}");
-        // If that is too much memory: the events as they were spread over the CPUs, with a margin.
+        // If this size is too large for the memory, the advice is a size for the events as they were spread over the
+        // CPUs, plus a margin.
         let (less, is_sure) = tally.needed_kb(kb);
         assert!(less >= 500_000 / 85 * 4 && less < kb && !is_sure, "{less}");
-        // The advice names no size that `resize` refuses.
+        // The advice must not name a size that `resize` refuses.
         let advice = |available| tally.advice(available);
         assert_eq!(advice(u64::MAX / 2), format!("--buffer {kb} would have kept them"));
         assert_eq!(advice(3 * less), format!("--buffer {less} would probably have kept them"));
@@ -534,7 +535,7 @@ mod tests {
         let last = vec![stats(1000, 9000, 40)];
         let small = Tally { last: last.clone(), ..Tally::default() }.needed_kb(u64::MAX).0;
         let large = Tally { largest: 1050.0, last, ..Tally::default() }.needed_kb(u64::MAX).0;
-        // Each of these events takes more than a KiB, however large a page is.
+        // Each event of 1,050 bytes takes more than a KiB of the buffer, however large a page is.
         assert!(large >= 10_000 && small < large / 10, "{small} {large}");
     }
 

@@ -99,7 +99,8 @@ mod tests {
         let Started { names, events, .. } = started(text.as_bytes());
         assert_eq!(events, 2);
         assert_eq!(sorted(names), [(42, "a\nb".to_owned()), (43, "x".to_owned())]);
-        // A file name that imitates another event is detected by the kernel's count of events.
+        // A file name that imitates another event increases the number of events in the text. So this number differs
+        // from the kernel's own count, which shows the forgery.
         let forged =
             line("x", 44, &format!("/bin/x pid=44 old_pid=44\n{}", line("init", 1, "evil").trim_end()));
         assert_eq!(started(forged.as_bytes()).events, 2);

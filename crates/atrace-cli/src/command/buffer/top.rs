@@ -343,7 +343,8 @@ mod tests {
         assert_eq!(copies(&root), "0");
         drop(first);
         assert_eq!(copies(&root), "0");
-        // The restoration after a killed command does nothing while another command needs the setting.
+        // `undo`, which restores the option after a killed command, does nothing while another command needs the option
+        // off.
         Silence::undo(root.path());
         assert_eq!(copies(&root), "0");
         let third = start(&root);
@@ -375,7 +376,7 @@ mod tests {
         assert_eq!(copies(&root), "1");
         drop(silences);
         assert_eq!(copies(&root), "1");
-        // A user's own setting is no silence.
+        // The option that copies messages is not restored if a user has switched it off.
         let root = stand_in("1\n", "0\n");
         Silence::lift(root.path());
         assert_eq!(copies(&root), "0");
@@ -386,11 +387,11 @@ mod tests {
         let root = stand_in("1\n", "1\n");
         assert!(start(&root).is_none());
         assert_eq!(copies(&root), "1");
-        // Somebody else has set the option.
+        // Nothing is changed if somebody else has already switched off the option that copies messages.
         let root = stand_in("0\n", "0\n");
         assert!(start(&root).is_none());
         assert_eq!(copies(&root), "0");
-        // A killed command.
+        // `undo` restores the option after a killed command.
         Silence::undo(root.path());
         assert_eq!(copies(&root), "1");
     }

@@ -80,7 +80,7 @@ mod tests {
             std::thread::sleep(PAUSE);
         }
         let [spent, pieces] = reference.done();
-        // A round trip is two system calls.
+        // A round trip of the reference work consists of two system calls.
         assert!(spent > pieces * f64::from(TRIPS) * 10.0, "{spent} {pieces}");
         let work = Arc::downgrade(&reference.0);
         drop(reference);

@@ -180,7 +180,7 @@ mod tests {
         fs::write(&path, "mine").unwrap();
         let refused = Output::create(&path, Existing::Refuse, None, false).unwrap_err().to_string();
         assert!(refused.contains("exists already") && refused.contains("--force"), "{refused}");
-        // Somebody creates the file in the meantime.
+        // Another program creates the file after `Output::create` and before `finish`.
         fs::remove_file(&path).unwrap();
         let output = Output::create(&path, Existing::Refuse, None, false).unwrap();
         fs::write(&path, "mine").unwrap();
@@ -201,7 +201,7 @@ mod tests {
             output.finish().unwrap().file_name().unwrap().to_owned()
         };
         assert_eq!([save(), save(), save()], ["out.pftrace", "out.2.pftrace", "out.3.pftrace"]);
-        // The file of a command that can't be running gets such a name, too.
+        // The unfinished file of a command that can't be running any more also gets a numbered name.
         fs::write(place.path().join(".out.pftrace.4294967295"), "trace").unwrap();
         assert_eq!(save(), "out.5.pftrace");
         assert_eq!(fs::read(place.path().join("out.4.pftrace")).unwrap(), b"trace");
@@ -219,7 +219,7 @@ mod tests {
         std::os::unix::fs::symlink(place.path().join("file"), &link).unwrap();
         fs::write(place.path().join("file"), "old").unwrap();
         Output::create(&link, Existing::Replace, None, false).unwrap().finish().unwrap();
-        // Root's own links are replaced, too, so it does not matter whose link it is.
+        // Root replaces links, whoever owns them, and even root's own links. Other users write through their links.
         let (replaced, text) = if geteuid().is_root() { (true, "old") } else { (false, "") };
         assert_eq!(fs::symlink_metadata(&link).unwrap().is_file(), replaced);
         assert_eq!(fs::read_to_string(place.path().join("file")).unwrap(), text);

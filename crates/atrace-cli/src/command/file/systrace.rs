@@ -175,7 +175,7 @@ mod tests {
         let name = |process| (process == 77).then(|| "its <name".to_owned() + &"x".repeat(500));
         write(text.as_bytes(), None, &mut got, 2, name).unwrap();
         let got = String::from_utf8(got.into_inner()).unwrap();
-        // The parts around the text are complete.
+        // The HTML before and after the trace's text is complete.
         assert!(got.starts_with(HEAD) && got.contains(" \n<script"), "{got}");
         assert!(got.contains("I|77|?/script>\n") && got.matches("</script>").count() == 2, "{got}");
         let list: Vec<_> = got.lines().filter(|line| line.starts_with("- ")).collect();

@@ -442,7 +442,7 @@ mod tests {
         set(0o755);
         assert!(roots_own(&link).is_none() && roots_own(&directory.join("../directory")).is_none());
         assert!(roots_own(&directory.join("none")).is_none());
-        // A sticky directory: other users may create files in it, but not replace root's.
+        // In a sticky directory, other users may create files, but may not replace root's files.
         fs::create_dir(directory.join("inner")).unwrap();
         set(0o1777);
         assert!(roots_own(&directory.join("inner")).is_some());

@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(missed, 0);
     }
 
-    /// Tests a search in which the time for waiting is over before a process is reached.
+    /// Tests a search whose time limit for waits has passed before the search reaches a process.
     #[test]
     fn a_process_is_found_without_a_wait() {
         let variable = ("ATRACE_TEST_PLACE", Path::new("a process is found without a wait"));

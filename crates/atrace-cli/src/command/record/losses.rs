@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_cut_is_read_to_there() {
-        // A packet of sequence 1, and a second one after a loss.
+        // A packet of the sequence 1, and a second packet that says that packets before it were lost.
         let whole = [10, 2, 80, 1, 10, 5, 80, 1, 208, 2, 1];
         for len in 0..=whole.len() {
             let mut file = tempfile::tempfile().unwrap();
@@ -182,13 +182,13 @@ mod tests {
             let losses = Losses::read(&file).unwrap();
             assert_eq!(losses, Losses { gaps: u64::from(len == whole.len()), ..Losses::default() }, "{len}");
         }
-        // A packet of a thread, whose program reports a loss before it.
+        // A packet of a thread, which says that its program has lost events before it.
         let packet = [80, 1, 208, 2, 129, 2, 226, 3, 7, 34, 5, 16, 9, 42, 1, b'w'];
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[&[10, packet.len() as u8][..], &packet].concat()).unwrap();
         let said = Losses::read(&file).unwrap().lines().concat();
         assert!(said.contains("once events were lost in the threads w (9), "), "{said}");
-        // No packet, or a packet with an invalid length.
+        // Files with no packet, and with a packet of an invalid length, show no losses.
         for bytes in [&[8, 1][..], &[10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255]] {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(bytes).unwrap();

@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(Content::parse(&Content::fault("no room")), Err("no room".to_owned()));
         let bytes = content.bytes();
         for end in 0..bytes.len() {
-            // An answer that is cut between two patterns is valid.
+            // An answer that is cut between two patterns can still be parsed.
             if let Ok(part) = Content::parse(&bytes[..end]) {
                 assert!(part.patterns.len() < 2, "{end}");
             }

@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// Tests messages that fill more pages than are read in a row during a recording.
+    /// Tests messages that fill more pages than a recording reads in one go.
     #[test]
     fn all_messages_of_a_buffer_are_read() {
         const MESSAGES: usize = PAGES + 100;
@@ -250,7 +250,8 @@ mod tests {
         sched_setaffinity(None, &cpu).unwrap();
         let mut marker = OpenOptions::new().write(true).open(instance.marker_path()).unwrap();
         for _ in 0..MESSAGES {
-            // A page has room for one such message. A kernel with shorter messages takes a part of it.
+            // A page has room for only one such message. A kernel that allows only shorter messages takes a part of the
+            // message.
             assert!(marker.write(&[b'x'; 3000]).unwrap() > 0);
         }
         assert_eq!(instance.stats().unwrap().lost(), 0);

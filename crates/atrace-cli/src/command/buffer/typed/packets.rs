@@ -329,7 +329,7 @@ mod tests {
                 ),
                 event(3, b"\x09\x09\x09\x09\x09\x09\x09\x09unwanted\0"),
                 event(3, b"\x09\x09\x09\x09\x09\x09\x09\x09I|1|x\n\0"),
-                // An event of an unknown kind, and an event that is cut.
+                // An event of an unknown kind, and an event whose data is cut.
                 event(4, b""),
                 event(1, b""),
             ],

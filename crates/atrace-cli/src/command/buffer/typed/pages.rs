@@ -180,7 +180,7 @@ mod tests {
         assert_eq!((&*text.kind, &*text.name), ("__data_loc char[]", "cmd"));
         let pointer = field("\tfield:const void *x;\toffset:0;\tsize:8;\tsigned:0;");
         assert_eq!((&*pointer.kind, &*pointer.name), ("const void *", "x"));
-        // A negative number is extended to 64 bits. Data that is too short has no number.
+        // A negative number is extended to 64 bits. If the data is too short for the field, there is no number.
         let number = field("field:int ret;\toffset:4;\tsize:4;\tsigned:1;");
         assert_eq!(number.number(&[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]), Some(u64::MAX));
         assert_eq!(number.number(&[0; 7]), None);
