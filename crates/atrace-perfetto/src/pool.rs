@@ -168,6 +168,16 @@ impl Shared {
         self.publish_tags();
     }
 
+    /// Returns the number of open sessions. If the thread that opens a session has not published the session's tags yet,
+    /// this call publishes them. So if a thread sees a session here, the thread's events are written for it.
+    pub(crate) fn session_count(&self) -> u32 {
+        let open = self.open.load(Ordering::Acquire);
+        if self.tags.load(Ordering::Relaxed) != self.tags_of_all() {
+            self.publish_tags();
+        }
+        (open & !PRESUMED).count_ones()
+    }
+
     /// Closes the session in the slot `number`. After that, no thread begins to write an event for the session.
     ///
     /// The caller has to [reclaim](Pool::reclaim) the session's chunks.
@@ -690,6 +700,44 @@ mod tests {
         shared.early.publish();
         assert_eq!((memory.lost(Loss::Early), shared.early.has_unpublished()), (2, false));
         set_arena(None);
+        arena.retire();
+    }
+
+    /// Tests that an event of a thread that sees a session passes the gate.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn a_session_that_is_counted_has_its_tags_in_the_gates_word() {
+        const ROUNDS: u32 = 20_000;
+        // SAFETY: zeroes are valid: numbers and empty `OnceRef`s.
+        let shared: Box<Shared> = unsafe { Box::new(std::mem::zeroed()) };
+        let (arena, _file) = Arena::make(1).unwrap();
+        let (opened, seen) = (AtomicU32::new(0), AtomicU32::new(0));
+        let until = |is_true: &dyn Fn() -> bool| {
+            let mut looks = 0_u32;
+            while !is_true() {
+                looks += 1;
+                if looks.is_multiple_of(1000) {
+                    std::thread::yield_now(); // There may be one processor only.
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    opened.store(round, Ordering::Release);
+                    shared.open(0, arena, 0, 1, 0);
+                    until(&|| seen.load(Ordering::Acquire) == round);
+                    shared.close(0);
+                }
+            });
+            let mut without_tags = 0;
+            for round in 1..=ROUNDS {
+                until(&|| opened.load(Ordering::Acquire) == round && shared.session_count() == 1);
+                without_tags += u32::from(shared.tags.load(Ordering::Relaxed) != 1);
+                seen.store(round, Ordering::Release);
+            }
+            assert_eq!(without_tags, 0);
+        });
         arena.retire();
     }
 

@@ -138,9 +138,7 @@ pub fn start_if_expected() {
 pub fn connection_state() -> (ConnectionState, u32) {
     let state = ConnectionState::of(CONNECTION_STATE.load(Ordering::Acquire));
     match POOL.shared() {
-        Some(shared) if is_linked() || state.is_threadless() => {
-            (state, (shared.open.load(Ordering::Relaxed) & !PRESUMED).count_ones())
-        }
+        Some(shared) if is_linked() || state.is_threadless() => (state, shared.session_count()),
         _ => (ConnectionState::NOT_REQUESTED, 0),
     }
 }
