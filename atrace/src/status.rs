@@ -36,8 +36,8 @@ impl Status {
         self.state == ConnectionState::CONNECTED
     }
 
-    /// Returns the number of sessions that are open in this process, whichever tags these sessions want. If a thread
-    /// has seen a session here, the session gets the thread's next events with tags that the session wants. A
+    /// Returns the number of sessions that are open in this process, whichever tags these sessions want. After a thread
+    /// has seen a session here, the thread's events are checked against the tags of this session. A
     /// [recording](crate::perfetto::record_to) into a file counts as a session. Returns 0 if the process has not asked
     /// for a connection to the service.
     pub fn sessions(&self) -> u32 {

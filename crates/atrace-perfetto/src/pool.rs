@@ -168,8 +168,9 @@ impl Shared {
         self.publish_tags();
     }
 
-    /// Returns the number of open sessions. If the thread that opens a session has not published the session's tags yet,
-    /// this call publishes them. So if a thread sees a session here, the thread's events are written for it.
+    /// Returns the number of open sessions. If the thread that opens a session has not published the session's tags
+    /// yet, this call publishes them. So if a thread sees a session here, its next event finds the session's tags at
+    /// the gate.
     pub(crate) fn session_count(&self) -> u32 {
         let open = self.open.load(Ordering::Acquire);
         if self.tags.load(Ordering::Relaxed) != self.tags_of_all() {
